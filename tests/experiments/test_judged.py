@@ -9,6 +9,7 @@ from navira.experiments.judged import climb, ENOUGH, rungs, table3
 from navira.experiments.measure import evaluate
 from navira.experiments.results import frame
 from navira.experiments.store import open_store
+from helpers.cli import said
 from helpers.experiments import home, one_thread_each  # noqa: F401
 from helpers.metrics import chat, fails, ref, serve  # noqa: F401
 
@@ -82,12 +83,18 @@ def prefers_order(h):
                                    logprobs=dict(content=[dict(top_logprobs=top)]))]))
 
 @pytest.mark.parametrize('judge, share', [(prefers_order, 100), (chat('person'), 50)])
-def test_a_ladder_shows_which_judge_can_be_believed(serve, tmp_path, monkeypatch, judge, share):  # noqa: F811
+def test_a_ladder_shows_which_judge_can_be_believed(
+        serve, tmp_path, monkeypatch, capsys, judge, share):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     web, server = serve([judge] * 999, concurrency=1)
     df = climb(server, TEXTS)
     before = len(web.requests)
     assert climb(server, TEXTS).equals(df) and len(web.requests) == before
+    (tmp_path/'texts.jsonl').write_text('\n'.join(json.dumps(dict(text=t)) for t in TEXTS))
+    code, printed = said(capsys, 'judge', '--ladder', tmp_path/'texts.jsonl', '--base-url',
+                         server.base_url, '--model', server.model)
+    assert not code and len(web.requests) == before
+    assert re.search(rf'shuffled\s+95\s+{share}', printed.out), printed
     rows = rungs(df, 'someone').rows.set_index('rung')
     assert {*ENOUGH} <= {*rows.index} and before == (1 if share == 100 else 2) * 70 + 70
     for rung in ENOUGH:
