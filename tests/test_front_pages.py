@@ -1,5 +1,5 @@
 """What README and the front pages show under a command is what the command prints today."""
-import os, re, shlex, subprocess, sys
+import json, os, re, shlex, subprocess, sys
 import pytest
 
 from order import root
@@ -44,3 +44,15 @@ def test_the_number_of_policies_is_one():
     several = r'\b(?:[67]\d|sixty|seventy)(?:-\w+)?[ \n](?:\w+[ \n])?(?:policies|samplers)\b'
     pages = [p for p in PAGES if p != 'index']
     assert not [p for p in pages if re.search(several, (root/f'nbs/{p}.ipynb').read_text('utf-8'))]
+
+def test_the_headline_is_one_number():
+    "NAVIRA-det's perplexity over PRISM's at equal entropy, as studies/equal prints it"
+    def read(page): return (root/page).read_text('utf-8')
+    cells = {c['id']: c for c in json.loads(read('nbs/studies/equal.ipynb'))['cells']}
+    made = ''.join(cells['hline001']['outputs'][0]['data']['text/html'])
+    value = re.findall(r'<td>([\d.]+) \[', made)[-1]
+    pages = ['index', '08_experiments', 'studies/equal', *(
+        f'start/{k}' for k in ('ten_minutes', 'when_it_helps', 'which_policy'))]
+    said = {p: read(p) for p in ['README.md', *(f'nbs/{k}.ipynb' for k in pages)]}
+    quoted = rf"{re.escape(value)}( \[[^]]+\])? times|\[{re.escape(value)} times\]"
+    assert [p for p, text in said.items() if not re.search(quoted, text)] == []
