@@ -93,10 +93,10 @@ Suppress = Annotated[list[str], Option(
 Allowed = Annotated[list[str], Option(
     metavar='TOKEN', help='Text of a token that may appear, and no others; may be repeated.')]
 
-def held(net, guidance: float, *constraints):
+def held(net, guidance: float, suppress: list[str], allowed: list[str]):
     "The model, with guidance and constraints."
     import navira
-    return navira.constrained(navira.guided(net, guidance), *(c or None for c in constraints))
+    return navira.constrained(navira.guided(net, guidance), suppress or None, allowed or None)
 
 Texts = Annotated[list[str], Argument(
     metavar='TEXT', show_default=False,
