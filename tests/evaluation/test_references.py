@@ -16,7 +16,7 @@ from navira.models import families
 from navira.models.families import unpacked
 from helpers.metrics import bigrams_in_gguf, EOS, cases, folder, ref, texts, unshipped  # noqa: F401
 
-WAYS = 'navira reference install', HUB, '--reference FOLDER', '--reference none'
+WAYS = 'navira reference install', HUB, 'FILE.gguf, or FOLDER', '--reference none'
 
 def load(source='smollm2', **kw):
     return load_reference(source, dtype=torch.float32, device='cpu', **kw)
