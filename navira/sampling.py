@@ -180,12 +180,11 @@ def planned(
     policy: Policy,
     budget: int, # forward passes
     free: Tensor, # [n, L] bool
-    own: int | None, # positions of a block of the network
+    model: Denoiser, # has blocks of its own, or passes that a call runs
     length: int | None, # of a block of the run
-    each: int = 1, # passes that a call of the model runs
 ) -> tuple[Tensor, list[int], float]: # block of each position [n, L], T of each, passes charged
     "The blocks of a run and their steps. ValueError for a budget that does not pay for them."
-    block, calls = blocks_of(free, length, own), budget
+    block, calls, each = blocks_of(free, length, model.block), budget, model.passes
     if each > 1:
         least = (int(block.max()) + 1) * policy.step.least(policy) * each
         calls = check_int('budget', budget, least, f'with {each} passes a call it needs') // each
@@ -227,15 +226,13 @@ def sample(
     n, first = sample_numbers(n)
     x, special = start_ids(model, n, length, prompt, max_new_tokens)
     rule, begun = fitted(rule, model, x.shape[1]), time.perf_counter()
-    block, steps, charged = planned(
-        rule, budget, x == model.mask_id, model.block, block_length, model.passes)
+    block, steps, charged = planned(rule, budget, x == model.mask_id, model, block_length)
     numbers = torch.arange(len(x), device=model.device) + first
-    model = model.starting(x, numbers)
-    noise, ends = Noise(check_int('seed', seed, -2**63), numbers), model.eos_ids
+    model, noise = model.starting(x, numbers), Noise(check_int('seed', seed, -2**63), numbers)
     watch, show = (progress, False) if callable(progress) else (None, progress)
     with progress_bar(sum(steps) * len(x), name or 'sampling', show=show) as bar:
         run = Run(model, rule, x, special, noise, block, steps, caching,
-                  ends if eos == 'cut' else (), trace, watch, bar)
+                  model.eos_ids if eos == 'cut' else (), trace, watch, bar)
         tokens, ran, traces = run.all(batch_size)
     audit = None if caching.cache == 'none' else caching
     if audit: charged = max(charged, float(ran.max()))      # an audit comes on top

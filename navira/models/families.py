@@ -33,9 +33,9 @@ from ..base.runs import atomic_folder
 from .checkpoints import (
     check_finite, FILES, LAYOUTS, MASK, own, PACKAGE, read_json, resolve)
 from .transformers import check_net, probed, TransformersLM, wrap
-from navira.models.variants import (
-    check_usual, Lfm2BidirectionalForMaskedLM, llada2, LLADA2_KEYS, LLaDA2ForCausalLM, llada_moe,
-    LLaDAMoEForCausalLM)
+from .variants import (
+    Lfm2BidirectionalForMaskedLM, llada, llada2, LLADA2_KEYS, LLaDA2ForCausalLM, LLADA_KEYS,
+    llada_moe, LLaDAMoEForCausalLM)
 
 # %% auto #0
 __all__ = ['pretrained', 'open_network', 'started']
@@ -68,33 +68,6 @@ def configured(
     if family.net is AutoModelForMaskedLM:
         return transformers.AutoConfig.for_model(settings['model_type'], **given)
     return family.net.config_class(**given, is_causal=False)
-
-# %% ../../nbs/models/families.ipynb #3fc7fbf7
-LLADA = dict(
-    block_type='llama', layer_norm_type='rms', activation_type='silu', rope=True, alibi=False,
-    input_emb_norm=False, scale_logits=False)       # what the weights do not show
-SAME = 'rms_norm_eps', 'rope_theta', 'mask_token_id', 'pad_token_id', 'dtype', 'torch_dtype'
-
-def llada(
-    d: dict, # LLaDA's configuration
-) -> dict: # in Llama's words
-    "`ValueError` for a variant of its block that is not Llama's."
-    check_usual(d, LLADA, 'LLaDA-8B')
-    return dict(
-        vocab_size=d.get('embedding_size') or d['vocab_size'], hidden_size=d['d_model'],
-        intermediate_size=d.get('mlp_hidden_size') or d.get('mlp_ratio', 4) * d['d_model'],
-        num_hidden_layers=d['n_layers'], num_attention_heads=d['n_heads'],
-        num_key_value_heads=d.get('n_kv_heads') or d['n_heads'],
-        max_position_embeddings=d['max_sequence_length'], bos_token_id=None,
-        eos_token_id=d.get('eos_token_id'), tie_word_embeddings=d.get('weight_tying', False),
-        **{k: d[k] for k in SAME if k in d})
-
-LLADA_KEYS = {
-    r'^model\.transformer\.wte': 'model.embed_tokens', r'^model\.transformer\.ln_f': 'model.norm',
-    r'^model\.transformer\.ff_out': 'lm_head', r'^model\.transformer\.blocks\.': 'model.layers.',
-    r'\.attn_norm': '.input_layernorm', r'\.ff_norm': '.post_attention_layernorm',
-    r'\.attn_out': '.self_attn.o_proj', r'\.(q_proj|k_proj|v_proj)': r'.self_attn.\1',
-    r'\.ff_proj': '.mlp.gate_proj', r'\.up_proj': '.mlp.up_proj', r'\.ff_out': '.mlp.down_proj'}
 
 # %% ../../nbs/models/families.ipynb #86ad8e70
 GPT2_KEYS = {r'^embed_tokens': 'transformer.wte', r'^denoise_model\.': 'transformer.'}

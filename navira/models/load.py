@@ -23,7 +23,7 @@ from .checkpoints import (
     check_finite, fetch, FILES, found, is_mdlm, load_mdlm, own, read_json, resolve, write)
 
 # %% auto #0
-__all__ = ['HOW', 'check_room', 'load', 'download', 'smollm2', 'save']
+__all__ = ['HOW', 'check_room', 'check_asked', 'load', 'download', 'smollm2', 'save']
 
 # %% ../../nbs/models/load.ipynb #853ffc77
 if TYPE_CHECKING: from navira.models.transformers import TransformersLM
@@ -120,6 +120,15 @@ def check_room(folder: Path, place: torch.device) -> None:
 
 HOW = 'quantization_config', 'attn_implementation', 'max_memory'     # for `from_pretrained`
 
+def check_asked(device: Any, device_map: Any, settings: dict) -> None:
+    "KeyError or ValueError for what `load` does not know, or cannot do at once."
+    known = [*inspect.signature(load).parameters][:-1] + ['mask_id', 'shift', 'block', *HOW]
+    for k in settings: check_choice('load: argument', k, known)
+    if device is not None and device_map is not None:
+        raise ValueError(f'device={device!r} and device_map={device_map!r}: expected one of them')
+    if 'max_memory' in settings and device_map is None:
+        raise ValueError(f"max_memory={settings['max_memory']}: expected device_map='auto' with it")
+
 def load(
     source: str | os.PathLike | None = None, # a folder, a run, a Hub id, or a name, below
     device: str | torch.device | None = None, # None: the CPU; 'auto': a GPU where there is one
@@ -133,17 +142,10 @@ def load(
     """A model in eval mode, from the package, a folder, or the Hub. `None` or 'embedded' is the
     small model that comes with navira, 'sudoku' one of grids, and 'smollm2' SmolLM2-135M as
     `navira adapt` made it a masked diffusion model.
-
     Its `config.json` says what it is: MDLM's network (also ProSeCo's and GIDD's), or one of the
-    transformers library (`models/families`: LLaDA, Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None`
-    is float32 for the former, and as saved for the latter. Raises `FileNotFoundError`, `ValueError`
-    or `KeyError` naming what was given and what was expected."""
-    known = [*inspect.signature(load).parameters][:-1] + ['mask_id', 'shift', 'block', *HOW]
-    for k in settings: check_choice('load: argument', k, known)
-    if device is not None and device_map is not None:
-        raise ValueError(f'device={device!r} and device_map={device_map!r}: expected one of them')
-    if 'max_memory' in settings and device_map is None:
-        raise ValueError(f"max_memory={settings['max_memory']}: expected device_map='auto' with it")
+    transformers library (`models/families`). `dtype=None` is float32 for the former, as saved for
+    the latter. `FileNotFoundError`, `ValueError` or `KeyError` say what was given and expected."""
+    check_asked(device, device_map, settings)
     place, of = check_device(device), check_dtype(dtype)
     if head is not None:
         head = found(head, 'head', 'model', 'quality.safetensors', 'what `navira finetune` wrote')

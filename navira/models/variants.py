@@ -28,6 +28,33 @@ def check_usual(
         if settings.get(k) not in (None, want): raise ValueError(
             f'{k}={settings[k]!r}: expected {want!r}, the block that {like} has')
 
+# %% ../../nbs/models/variants.ipynb #3fc7fbf7
+LLADA = dict(
+    block_type='llama', layer_norm_type='rms', activation_type='silu', rope=True, alibi=False,
+    input_emb_norm=False, scale_logits=False)       # what the weights do not show
+SAME = 'rms_norm_eps', 'rope_theta', 'mask_token_id', 'pad_token_id', 'dtype', 'torch_dtype'
+
+def llada(
+    d: dict, # LLaDA's configuration
+) -> dict: # in Llama's words
+    "`ValueError` for a variant of its block that is not Llama's."
+    check_usual(d, LLADA, 'LLaDA-8B')
+    return dict(
+        vocab_size=d.get('embedding_size') or d['vocab_size'], hidden_size=d['d_model'],
+        intermediate_size=d.get('mlp_hidden_size') or d.get('mlp_ratio', 4) * d['d_model'],
+        num_hidden_layers=d['n_layers'], num_attention_heads=d['n_heads'],
+        num_key_value_heads=d.get('n_kv_heads') or d['n_heads'],
+        max_position_embeddings=d['max_sequence_length'], bos_token_id=None,
+        eos_token_id=d.get('eos_token_id'), tie_word_embeddings=d.get('weight_tying', False),
+        **{k: d[k] for k in SAME if k in d})
+
+LLADA_KEYS = {
+    r'^model\.transformer\.wte': 'model.embed_tokens', r'^model\.transformer\.ln_f': 'model.norm',
+    r'^model\.transformer\.ff_out': 'lm_head', r'^model\.transformer\.blocks\.': 'model.layers.',
+    r'\.attn_norm': '.input_layernorm', r'\.ff_norm': '.post_attention_layernorm',
+    r'\.attn_out': '.self_attn.o_proj', r'\.(q_proj|k_proj|v_proj)': r'.self_attn.\1',
+    r'\.ff_proj': '.mlp.gate_proj', r'\.up_proj': '.mlp.up_proj', r'\.ff_out': '.mlp.down_proj'}
+
 # %% ../../nbs/models/variants.ipynb #a8998ba5
 LLADA_MOE = dict(
     attention_bias=False, clip_qkv=None, moe_router_enable_expert_bias=False,
