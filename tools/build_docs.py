@@ -40,7 +40,7 @@ def fetch(package, sha512, files, assets):
         archive = next(Path(tmp).glob('*.tgz'))
         found = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
         if found != sha512: sys.exit(f'{package}: npm gave sha512 {found}; expected {sha512}')
-            safe = dict(filter='data') if hasattr(tarfile, 'data_filter') else {}     # since 3.11.4
+        safe = dict(filter='data') if hasattr(tarfile, 'data_filter') else {}     # since 3.11.4
         with tarfile.open(archive) as t: t.extractall(tmp, **safe)
         for source, dest in files.items(): shutil.move(Path(tmp)/'package'/source, assets/dest)
 
