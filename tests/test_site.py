@@ -150,11 +150,11 @@ RUNS = """async ([files, task, how, starts]) => {
 class Browser(Denoiser):
     "A model that answers as the browser's network did; a KeyError for a text that it did not see."
     has_quality = True
-    def __init__(self, model, passes):
-        self.passes, self.mask_id, self.length = passes, model.mask_id, model.length
+    def __init__(self, model, given):
+        self.given, self.mask_id, self.length = given, model.mask_id, model.length
 
     def __call__(self, x):
-        given = [self.passes[','.join(map(str, row))] for row in x.tolist()]
+        given = [self.given[','.join(map(str, row))] for row in x.tolist()]
         logits, quality = (torch.stack([torch.frombuffer(bytearray(base64.b64decode(g[j])),
                                                          dtype=torch.float32) for g in given])
                            for j in (0, 1))
