@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class RawPass(Pass):
 
 def shown(model: Denoiser, st: State) -> tuple[Tensor, int]: # ids [B, L], how many symbols
     "What a pass over a state sees."
-    held = model.at(st).bare
+    held: Any = model.at(st).bare
     return held.read(st.x), len(held.symbols)
 
 # %% ../../nbs/peers/uniform.ipynb #uni-ebc

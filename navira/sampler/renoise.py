@@ -126,7 +126,7 @@ class Renoised(Holding):
 
     def __init__(self, model: Denoiser, fresh: bool):
         super().__init__(model)
-        ok = torch.ones(self.vocab_size or 0, dtype=torch.bool)
+        ok = torch.ones(model.vocab_size or 0, dtype=torch.bool)
         ok[[self.mask_id, *self.suppress]] = False
         self.symbols, self.fresh = ok.nonzero()[:, 0].to(self.device), fresh
 
@@ -165,6 +165,10 @@ def renoised(
     fresh: bool = True, # other random tokens in each step? False: one for each position
 ) -> Denoiser: # that takes masks, and rates tokens
     """The model, which sees random tokens in the place of masks: so every policy runs on it.
-    `sample` does so for models that say `noise = 'uniform'`."""
+    `sample` does so for models that say `noise = 'uniform'`. ValueError for a model without a
+    `vocab_size`."""
     model = as_denoiser(model)
+    if not model.vocab_size:
+        raise ValueError(f'{type(model.bare).__name__} has no vocab_size; expected how many '
+                         'symbols noise is drawn from, and one more for the mask')
     return Renoised(model.model if isinstance(model, Renoised) else model, fresh)
