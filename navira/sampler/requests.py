@@ -14,6 +14,7 @@ from typing import Any
 from ..base.checks import check_choice, check_int
 from ..core import Policy
 from ..diffusion import as_denoiser, Denoiser
+from .renoise import renoised
 from .registry import parameters, policies, policy as named_policy
 
 # %% auto #0
@@ -32,7 +33,9 @@ def check_model(model: Any) -> Denoiser:
         raise ValueError(f'model={str(model)!r}: expected a model, not its name; '
                          f'navira.load({name}) opens one')
     lacks = [a for a in ('mask_id', 'length') if not hasattr(model, a)]
-    if callable(model) and not lacks: return as_denoiser(model)
+    if callable(model) and not lacks:
+        model = as_denoiser(model)
+        return renoised(model) if model.noise == 'uniform' else model
     kind = type(model)
     has = ''.join(f', and has no {a}' for a in lacks)
     raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} is no navira.Denoiser{has}; '
