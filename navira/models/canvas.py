@@ -7,15 +7,13 @@ from __future__ import annotations
 import copy
 import re
 import warnings
-from collections import defaultdict
-from collections.abc import Hashable
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from threading import get_ident
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from transformers import (
-    DiffusionGemmaForBlockDiffusion, DynamicCache, PreTrainedTokenizerBase)
+from transformers import DiffusionGemmaForBlockDiffusion, DynamicCache, PreTrainedTokenizerBase
 
 from ..base.checks import check_int
 from ..base.parallel import read
@@ -24,9 +22,11 @@ from .dit import LanguageModel
 from .transformers import ends_of, head_of, TransformersForward, TransformersLM
 
 # %% auto #0
-__all__ = ['TextNet', 'Kept', 'CanvasLM', 'on_canvas']
+__all__ = ['VISION', 'TextNet', 'CanvasLM']
 
 # %% ../../nbs/models/canvas.ipynb #dgc00007
+VISION = r'model\.encoder\.(vision_tower|embed_vision)\.'
+
 class TextNet(DiffusionGemmaForBlockDiffusion):
     "DiffusionGemma's network without its vision part, whose weights are not read."
     def __init__(self, config: Any):
@@ -37,142 +37,101 @@ class TextNet(DiffusionGemmaForBlockDiffusion):
     def from_pretrained(cls, folder: Any, **how: Any) -> Any: # the network, and a report
         net, report = super().from_pretrained(folder, **how)
         net.__class__ = DiffusionGemmaForBlockDiffusion         # and so it is saved
-        unread = [k for k in report['unexpected_keys']
-                  if re.match(r'model\.encoder\.(vision_tower|embed_vision)\.', k)]
+        unread = {k for k in report['unexpected_keys'] if re.match(VISION, k)}
         if unread: warnings.warn(f'{folder}: {len(unread)} tensors of its vision part are not '
                                  'loaded: the model reads and writes text only', stacklevel=2)
-        report['unexpected_keys'] = [k for k in report['unexpected_keys'] if k not in unread]
+        report['unexpected_keys'] = report['unexpected_keys'] - unread
         return net, report
 
 # %% ../../nbs/models/canvas.ipynb #dgc00009
-class Kept(NamedTuple):
-    "What a run keeps of a sample."
-    start: int           # of the canvas
-    before: list[Tensor] # keys and values of what is before it, [2, H, S, D] a layer
-    h: Tensor            # [C, D] last hidden states of the last pass over the canvas
-
 class CanvasLM(TransformersLM):
-    "DiffusionGemma's network, which writes canvases of random tokens. `load` makes it."
+    """DiffusionGemma's network, which writes canvases of random tokens. `ValueError` for a mask or
+    a shift, of which it has none."""
     noise = 'uniform'
     canvas = ragged = takes_blocks = True
     shift = observed_first = causal_context = False
-    kept: dict[Hashable, Kept] | None = None    # of a run
-    firsts: dict[int, int]                      # by sample: where its prompt ended
-    rows: tuple[tuple[int, int], ...] = ()      # of a pass: sample, and where its canvas starts
-    temperature: Tensor | None = None           # [n] of the last draws
+    vocab_size = length = 0                           # type: ignore[assignment]
+    samples: Tensor | None = None                     # [n] of a run, or of a pass
+    starts: Tensor                                    # [n] where their canvases start
+    temperature: Tensor                               # [n] of their last draws
+    before: dict[int, tuple[Tensor, DynamicCache]]    # by thread: what the encoder read last
+    last: dict[tuple[int, ...], Tensor]               # [C, D] of the last pass over a canvas
     attending, embedded, shadow = Denoiser.attending, Denoiser.embedded, Denoiser.shadow
 
     def __init__(
         self,
         net: DiffusionGemmaForBlockDiffusion,
         tokenizer: PreTrainedTokenizerBase | None = None, # needed for text only
+        mask_id: int | None = None, # None: the network has none
+        shift: bool | None = None, # no
+        block: int | None = None, # C, positions of a canvas; None: as configured
     ):
         LanguageModel.__init__(self)
-        self.net, self.text_tokenizer = net, tokenizer
-        self.mask_id, self.block = net.config.text_config.vocab_size, net.config.canvas_length
-        self.eos_ids = tuple(sorted(ends_of(net, tokenizer)))
-
-    @property
-    def vocab_size(self) -> int: return self.mask_id + 1  # type: ignore[override]
-    @property
-    def length(self) -> int:  # type: ignore[override]
-        return self.config.text_config.max_position_embeddings
-
-    def begins(self, x: Tensor) -> Tensor: # ids [n, L] -> [n]
-        "Where the first canvas starts: at the first mask, or so that it ends with the text."
-        masked, last = x == self.mask_id, (x >= 0).sum(1) - self.block
-        return torch.where(masked.any(1), masked.int().argmax(1), last.clamp(min=0))
+        if mask_id is not None or shift:
+            raise ValueError(f'mask_id={mask_id}, shift={shift}: {type(net).__name__} has no mask '
+                             'and predicts tokens in their place; expected neither')
+        if block is not None: net.config.canvas_length = check_int('block', block, 1)
+        del net.config.is_causal          # else it goes to attention, which knows already
+        config = net.config.text_config
+        self.net, self.text_tokenizer, self.block = net, tokenizer, net.config.canvas_length
+        self.mask_id, self.vocab_size = config.vocab_size, config.vocab_size + 1
+        self.length, self.eos_ids = config.max_position_embeddings, (*ends_of(net, tokenizer),)
 
     def starting(self, x, samples):
-        out = copy.copy(self)
-        out.rows = tuple(zip(samples.tolist(), self.begins(x).tolist()))
-        out.kept, out.firsts = {}, dict(out.rows)
+        out, masked = copy.copy(self), x == self.mask_id
+        last = (x >= 0).sum(1) - self.block           # a text without masks ends with its canvas
+        first = torch.where(masked.any(1), masked.int().argmax(1), last.clamp(min=0))
+        out.samples, out.starts = samples, first.to(samples.device)
+        out.temperature, out.before, out.last = torch.ones_like(samples), {}, {}
         return out
 
     def at(self, st, rows=slice(None)):
-        if self.kept is None: # a run without `sample`: all that is fixed is its prompt
+        if self.samples is None: # a run without `sample`: all that is fixed is its prompt
             x = st.x.masked_fill(st.free, self.mask_id)
             return self.starting(x, st.noise.samples).at(st, rows)
-        out, t = copy.copy(self), st.memory.get('temperature')
-        free = st.free[rows].int().argmax(1)
-        both = read(torch.stack([st.noise.samples[rows], free], 1)).tolist()
-        out.rows = tuple((s, i - (i - self.firsts[s]) % self.block) for s, i in both)
-        out.temperature = None if t is None else t[rows]
+        out, free = copy.copy(self), st.free[rows].int().argmax(1)
+        out.samples = st.noise.samples[rows]
+        begun = self.starts[(out.samples[:, None] == self.samples).int().argmax(1)]
+        out.starts = free - (free - begun) % self.block
+        warm = st.memory.get('temperature', torch.ones_like(st.n_forward))
+        out.temperature = warm[rows].float()
         return out
 
     def forward(self, x, part=None):
         "One pass of the decoder. `ValueError` for another shape or type, or for a mask."
         self.check_ids(x)
-        if not self.rows and (x >= self.mask_id).any():
+        if self.samples is None:
+            if x.max() < self.mask_id:
+                return self.starting(x, torch.arange(len(x), device=x.device))(x)
             raise ValueError(f'x has a token {int(x.max())}: {type(self.net).__name__} has no mask; '
                              f'expected ids below {self.mask_id}, as navira.renoised gives them')
-        rows = self.rows or [*enumerate(read(self.begins(x)).tolist())]
-        n, groups = len(rows), defaultdict[tuple[int, int], list[int]](list)
-        for i, end in enumerate(read((x >= 0).sum(1)).tolist()):
-            start = rows[i % n][1]        # guidance reads each text twice
-            groups[start, min(end, start + self.block)].append(i)
-        weight = self.net.get_input_embeddings().weight
-        h = weight.new_zeros(*x.shape, weight.shape[1], device=x.device)
-        for (start, end), at in groups.items():
-            keys = [(i // n, rows[i % n][0]) for i in at]
-            h[at, start:end] = self.decoded(x[at, :end], start, keys, [i % n for i in at])
-        return TransformersForward(self, x, h)
-
-    def decoded(
-        self,
-        x: Tensor, # [n, start + C] ids
-        start: int, # of the canvas
-        keys: list, # [n] what is kept of each is known by
-        rows: list[int], # [n] of the temperature
-    ) -> Tensor: # [n, C, D]
-        "The last hidden states of canvases that start at one position."
-        kept = {} if self.kept is None else self.kept
-        known = [kept.get(k) for k in keys]
-        known = [k if k and k.start == start else None for k in known]
-        new = [i for i, k in enumerate(known) if k is None]
-        before = [k.before if k else [] for k in known]
-        if new:
-            for i, layers in zip(new, zip(*self.encoded(x[new, :start]))): before[i] = layers
-        cache: Any = SimpleNamespace(is_compileable=False)
-        cache.layers = [SimpleNamespace(keys=a[:, 0], values=a[:, 1])
-                        for a in map(torch.stack, zip(*before))]
-        how, C = dict[str, Any](), x.shape[1] - start
-        if len(new) < len(x):
-            zero = next(k for k in known if k).h.new_zeros(C, self.net.lm_head.in_features)
-            h = torch.stack([k.h[:C] if k else zero for k in known])
-            logits = head_of(self.net)(inputs_embeds=h).logits
-            if self.temperature is not None: logits = logits / self.temperature[rows].view(-1, 1, 1)
-            had = torch.tensor([k is not None for k in known], device=x.device)
-            how = dict(self_conditioning_logits=logits, self_conditioning_mask=had)
-        first = max(start, 1)             # after <bos>, where there is no prompt
+        n, C = len(x) // len(self.samples), self.block       # guidance reads each text twice
+        starts = self.starts.repeat(n)
+        S = max(1, int(starts.max()))
+        # S positions up to each canvas, then the canvas
+        at = starts[:, None] + torch.arange(S + C, device=x.device)
+        ids = F.pad(x, (S, C), value=-1).gather(1, at)
+        ids[:, S - 1].masked_fill_(starts == 0, self.config.text_config.bos_token_id)
+        pairs = read(torch.stack([self.samples, self.starts], 1)).tolist() * n
+        keys = [(i // len(self.samples), *pair) for i, pair in enumerate(pairs)]
+        none = torch.zeros(C, self.net.lm_head.in_features, dtype=self.net.dtype, device=x.device)
+        h = torch.stack([self.last.get(k, none) for k in keys])
+        logits, warm = head_of(self.net)(inputs_embeds=h).logits, self.temperature.repeat(n)
         h = self.net.model.decoder(
-            decoder_input_ids=x[:, start:], past_key_values=cache,
-            decoder_position_ids=torch.arange(first, first + C, device=x.device)[None],
-            **how).last_hidden_state
-        kept |= {k: Kept(start, b, v) for k, b, v in zip(keys, before, h)}
-        return h.to(x.device)
+            ids[:, S:].clamp(min=0), self.encoded(ids[:, :S]), decoder_attention_mask=ids >= 0,
+            self_conditioning_logits=logits / warm[:, None, None],
+            self_conditioning_mask=h.flatten(1).any(1)).last_hidden_state.to(x.device)
+        self.last |= zip(keys, h)
+        out = h.new_zeros(len(x), x.shape[1] + C, h.shape[2])
+        out.scatter_(1, (at[:, S:, None] - S).expand_as(h), h)
+        return TransformersForward(self, x, out[:, :x.shape[1]])
 
-    def encoded(self, x: Tensor) -> list[Tensor]: # ids [n, S] -> [n, 2, H, S, D] a layer
-        "Keys and values of what is before a canvas."
-        config = self.config.text_config
-        if not x.shape[1]: x = x.new_full((len(x), 1), config.bos_token_id)
-        cache = DynamicCache(config=config)
-        self.net.model.encoder(input_ids=x, past_key_values=cache)
-        return [torch.stack([a.keys, a.values], 1) for a in cache.layers]
-
-# %% ../../nbs/models/canvas.ipynb #dgc00010
-def on_canvas(
-    net: DiffusionGemmaForBlockDiffusion,
-    tokenizer: PreTrainedTokenizerBase | None = None, # for texts
-    mask_id: int | None = None, # None: the network has none
-    shift: bool | None = None, # no
-    block: int | None = None, # positions of a canvas; None: as configured
-) -> CanvasLM: # in eval mode
-    "As `wrap`, for DiffusionGemma."
-    if mask_id is not None or shift:
-        raise ValueError(f'mask_id={mask_id}, shift={shift}: {type(net).__name__} has no mask and '
-                         'predicts tokens in their place; expected neither')
-    if block is not None: net.config.canvas_length = check_int('block', block, 1)
-    # else it goes to attention, which knows already
-    del net.config.is_causal
-    return CanvasLM(net, tokenizer).eval()
+    def encoded(self, ids: Tensor) -> DynamicCache: # [B, S], below 0 before a text
+        "The encoder's keys and values of what is before canvases; computed once."
+        known = self.before.get(get_ident())
+        if known is None or not torch.equal(known[0], ids):
+            known = ids, DynamicCache(config=self.config.text_config)
+            self.net.model.encoder(ids.clamp(min=0), attention_mask=ids >= 0,
+                                   past_key_values=known[1])
+            self.before[get_ident()] = known
+        return known[1]
