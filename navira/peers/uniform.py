@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..core import Denoiser, draw_at, is_noise, Pass, pick, Policy, Rule, Step, TopK
+from ..core import Denoiser, draw_at, Pass, pick, Policy, Rule, Step, TopK
 from ..prism import sigma_max
 from ..sampler.draws import greedy, TokenSampler
 from ..sampler.registry import register
@@ -132,7 +132,7 @@ def conditional(
 unlikely = dict(
     margin=lead, max=lambda logp, x: -logp.amax(-1),
     current=lambda logp, x: -logp.gather(1, x)[:, 0],
-    random=is_noise(lambda logp, x: torch.zeros_like(logp[:, 0])))
+    random=lambda logp, x: torch.zeros_like(logp[:, 0]))
 
 @dataclass(frozen=True)
 class Bridge(Step):

@@ -63,8 +63,9 @@ class Holding(Denoiser):
         if self.samples is None: # a run without `sample`: all that is fixed is its prompt
             x = st.x.masked_fill(st.free, self.mask_id)
             return self.starting(x, st.noise.samples).at(st, rows)
-        out, same = copy.copy(self), st.noise.samples[rows][:, None] == self.samples
-        out.now = self.now[same.int().argmax(1), :st.x.shape[1]]
+        out, order = copy.copy(self), self.samples.argsort()
+        own = order[torch.searchsorted(self.samples[order], st.noise.samples[rows])]
+        out.now = self.now[own, :st.x.shape[1]]
         out.model = self.model.at(st, rows)
         return out
 
