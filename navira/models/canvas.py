@@ -86,9 +86,7 @@ class CanvasLM(TransformersLM):
         return out
 
     def at(self, st, rows=slice(None)):
-        if self.samples is None: # a run without `sample`: all that is fixed is its prompt
-            x = st.x.masked_fill(st.free, self.mask_id)
-            return self.starting(x, st.noise.samples).at(st, rows)
+        if self.samples is None: return self      # and it will say that it needs `renoised`
         out, free = copy.copy(self), st.free[rows].int().argmax(1)
         out.samples = st.noise.samples[rows]
         begun = self.starts[(out.samples[:, None] == self.samples).int().argmax(1)]
