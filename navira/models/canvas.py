@@ -50,7 +50,7 @@ class CanvasLM(TransformersLM):
     noise = 'uniform'
     canvas = ragged = takes_blocks = True
     shift = observed_first = causal_context = False
-    vocab_size = length = 0                           # type: ignore[assignment]
+    vocab_size = length = 0                           # of the configuration
     samples: Tensor | None = None                     # [n] of a run, or of a pass
     starts: Tensor                                    # [n] where their canvases start
     temperature: Tensor                               # [n] of their last draws
@@ -101,8 +101,8 @@ class CanvasLM(TransformersLM):
         if self.samples is None:
             if x.max() < self.mask_id:
                 return self.starting(x, torch.arange(len(x), device=x.device))(x)
-            raise ValueError(f'x has a token {int(x.max())}: {type(self.net).__name__} has no mask; '
-                             f'expected ids below {self.mask_id}, as navira.renoised gives them')
+            raise ValueError(f'x has a token {int(x.max())}: {type(self.net).__name__} has no '
+                             f'mask; expected ids below {self.mask_id}, as navira.renoised gives')
         n, C = len(x) // len(self.samples), self.block       # guidance reads each text twice
         starts = self.starts.repeat(n)
         S = max(1, int(starts.max()))

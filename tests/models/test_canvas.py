@@ -50,7 +50,8 @@ def gaps(model, folder):
     run = model.starting(x.index_fill(1, torch.arange(canvas, x.shape[1]), MASK), torch.arange(2))
     again = torch.cat([x[:, :canvas], told['canvas']], 1)
     warm = torch.full((2,), .7)
-    out = [model(x), run.resume(state(x, canvas)), run.resume(state(again, canvas, temperature=warm))]
+    states = state(x, canvas), state(again, canvas, temperature=warm)
+    out = [model(x), *map(run.resume, states)]
     logits = [p.logits(torch.arange(x.shape[1]).expand_as(x) >= canvas)[:, :MASK] for p in out]
     want = [told[k].flatten(0, 1) for k in ('logits', 'logits', 'conditioned')]
     return torch.stack([(a - b).abs().max() for a, b in zip(logits, want)])
