@@ -84,6 +84,7 @@ class Denoiser:
     n_blocks: int | None = None         # of the network; None: it runs whole texts only
     block: int | None = None            # positions of a block, if finished ones see nothing to
     #                                     their right
+    canvas: bool = False                # do blocks begin after the prompt, not with the text?
 
     def __call__(self, x: Tensor) -> Forward: # ids [B, L] int64
         raise NotImplementedError

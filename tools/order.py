@@ -24,8 +24,8 @@ Sampler: sampler/draws sampler/ties
 Models: models/layers
 Sampler: sampler/caching sampler/passes
 The paper: 02_policies 03_prism 04_decoupling 05_stochastic_remasking 06_schedules
-Models: models/dit models/checkpoints models/transformers models/variants models/families
-    models/adapter models/load models/critic
+Models: models/dit models/checkpoints models/transformers models/variants models/canvas
+    models/families models/adapter models/load models/critic
 Sampler: sampler/budgets sampler/registry sampler/scores sampler/replay sampler/prompts
     sampler/samples sampler/renoise sampler/requests sampler/guidance
 The paper: 07_sampling

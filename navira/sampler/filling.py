@@ -136,7 +136,8 @@ def answering(model: Any) -> Any:
     return out
 
 def answer_length(model: Any, ids: list[int]) -> int: # tokens, where no length was given
-    return min(128, max(1, model.length - len(ids)))
+    usual = model.block if model.canvas else 128
+    return min(usual, max(1, model.length - len(ids)))
 
 # %% ../../nbs/sampler/filling.ipynb #68e1f008
 def chat(

@@ -69,7 +69,9 @@ def choose(
     caller: Callable, # that a user called: one of its parameters may have been meant
 ) -> tuple[Policy, str, int | None]: # the policy, its name with hyper-parameters, `block_length`
     """KeyError or ValueError for another policy or hyper-parameter, with the nearest. The default
-    is what reads best (studies/settings), or LLaDA's policy if there is no quality head."""
+    is what reads best (studies/settings), LLaDA's policy if there is no quality head, or
+    DiffusionGemma's for its network."""
+    if policy is None and model is not None and model.canvas: policy = 'entropy-bound'
     if policy is None:
         good = model is not None and model.has_quality
         policy, hyper = ('remdm-cap', dict(top_p=.5) | hyper) if good else (
