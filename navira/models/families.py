@@ -81,8 +81,12 @@ LFM2 = Family(Lfm2BidirectionalForMaskedLM, {r'^lfm2\.': 'model.'}, mask=16)
 
 def illada(d: dict) -> dict: return dict(tie_word_embeddings=True) | d
 def fast_dllm(d: dict) -> dict: return d | dict(block_size=d.get('bd_size', 32))
-def wedlm(d: dict) -> dict: return d | dict(observed_first=True)
-def nemotron(d: dict) -> dict: return d | dict(causal_context=True)
+def wedlm(d: dict) -> dict: return dict(head_dim=None) | d | dict(observed_first=True)
+def nemotron(d: dict) -> dict:
+    plain = dict(llama_4_scaling_beta=0.,                   # queries are not scaled
+                 original_max_position_embeddings=d['max_position_embeddings'])
+    return d | dict(causal_context=True, rope_parameters=plain | d['rope_parameters'])
+
 NEMOTRON_KEYS = {r'^encoder\.': 'model.', r'^diffusion_head': 'lm_head'}
 
 FAMILIES = {       # by `architectures` or `model_type` in config.json

@@ -1,6 +1,7 @@
 """`navira generate`, `fill` and `solve`: from what is typed to what is printed."""
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +75,23 @@ def test_the_answer_of_a_chat_is_printed(capsys, golden):
     row, = rows(said(capsys, *args)[1].out)
     answer = package.chat(package.load(golden / 'llada'), 'the house', budget=8, max_new_tokens=8)
     assert row['prompt'] == 'the house' and row['text'].strip() == answer
+
+GOLDEN = Path(__file__).parents[1] / 'golden'
+
+@pytest.mark.parametrize('name', sorted(p.name for p in GOLDEN.iterdir()))
+def test_each_family_answers_or_says_why_not(name, capsys):
+    "Networks are random: one may end its answer at once, and is then kept from it."
+    args = ['generate', 'Hello', '--chat', '--model', GOLDEN / name,
+            *'--budget 8 --max-new-tokens 4'.split()]
+    code, printed = said(capsys, *args)
+    if not (GOLDEN / name / 'chat_template.jinja').exists():
+        assert code == 2 and 'without --chat' in printed.err
+        code, printed = said(capsys, *[arg for arg in args if arg != '--chat'])
+        assert not code and printed.out.splitlines()[1].startswith('Hello')
+        return
+    assert not code and bool(printed.out.splitlines()[1])
+    assert ('(empty: ' in printed.out) == (name == 'fast-dllm-v2')
+    assert '(empty: ' not in said(capsys, *args, '--min-new-tokens', 2)[1].out
 
 def test_a_model_without_a_tokenizer_prints_tokens(capsys, golden, tmp_path):
     shutil.copytree(golden / 'llada', tmp_path / 'bare',

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import navira
-from navira.models.families import family_of
+from navira.models.families import configured, family_of
 from helpers.checkpoints import refused
 from helpers.sample_api import says
 
@@ -82,7 +82,8 @@ WRONG = {
     'llada-moe': dict(partial_rotary_factor=1., num_experts_per_tok=1, rope_theta=1e4),
     'llada2': dict(partial_rotary_factor=1., block_size=36, n_group=2, topk_group=3,
                    routed_scaling_factor=1),
-    'nemotron': dict(block_size=36), 'rnd1': dict(norm_topk_prob=False),
+    'nemotron': dict(block_size=36, rope_parameters=dict(rope_type='default', rope_theta=1e6)),
+    'rnd1': dict(norm_topk_prob=False),
     'sdar': dict(block_size=3), 'sdar-moe': dict(norm_topk_prob=False)}
 
 @pytest.mark.parametrize('name, field, value', [
@@ -114,6 +115,9 @@ def test_a_variant_that_nobody_has_published(copied, name, fields, words):
 def test_heads_of_no_given_width_share_the_hidden_states(copied, golden):
     model = navira.load(copied('llada-moe', head_dim=None))
     assert gap(model, golden / 'llada-moe') < 3e-5
+    settings = json.loads((golden / 'wedlm' / 'config.json').read_text())
+    del settings['head_dim']                  # Qwen3's default is 128
+    assert configured(family_of(settings), settings).head_dim == 16 // 4
 
 def test_without_a_name_in_the_tokenizer_the_mask_is_the_familys(copied):
     folder = copied('sdar')
