@@ -214,13 +214,13 @@ def sample(
     progress: bool | Callable[[list[Partial]], None] | None = None, # None: a bar if it lasts
     max_new_tokens: int | None = None, # instead of a length: tokens to write after each prompt
     eos: Literal['cut', 'keep', 'suppress'] = 'cut', # what follows a token that ends a text
-    **hyper, # of a named policy; `block_length`, free positions; `cache` and `refresh`
+    **hyper, # of a named policy; `block_length`, free positions; `cache`, `refresh`, `unsure`
 ) -> Samples:
     """Sample with any policy, within a budget of forward passes (Algorithm 2). ValueError or
     KeyError for invalid input, with the nearest valid choice. `n=range(32, 64)` continues `n=32`; a
     `progress` function sees a `Partial` of each text after each step, in several threads."""
     model = check_model(model)
-    how = {k: hyper.pop(k) for k in ('cache', 'refresh') if k in hyper}
+    how = {k: hyper.pop(k) for k in ('cache', 'refresh', 'unsure') if k in hyper}
     caching = Caching(**how).fitted(model)
     rule, name, block_length = choose(model, policy, hyper, sample)
     check_choice('eos', eos, ('cut', 'keep', 'suppress'))

@@ -31,8 +31,8 @@ Sampler: sampler/budgets sampler/registry sampler/scores sampler/replay sampler/
 The paper: 07_sampling
 Sampler: sampler/exact sampler/filling
 Policies: ours/one_pass ours/apart peers/blocks peers/remdm peers/confident peers/orders
-    peers/adaptive peers/attention peers/revisers peers/editors peers/shadow peers/loops
-    peers/best_of peers/correctors peers/uniform peers/critics peers/survey
+    peers/adaptive peers/yielding peers/attention peers/revisers peers/editors peers/shadow
+    peers/loops peers/best_of peers/correctors peers/uniform peers/critics peers/survey
 Tasks: tasks/sudoku tasks/walks tasks/corpora
 Training: training/data training/settings training/loop training/objectives training/measures
     training/recipe training/train
