@@ -10,14 +10,16 @@ from operator import attrgetter, methodcaller
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..base.noise import Noise
 from ..diffusion import as_denoiser, Denoiser, Forward
 from .draws import log_probability
+from .joint import JointDenoiser, JointForward
 
 # %% auto #0
-__all__ = ['leave_one_out', 'renoised']
+__all__ = ['leave_one_out', 'renoised', 'NoisyJoint']
 
 # %% ../../nbs/sampler/renoise.ipynb #ren-holding
 class HeldForward(Forward):
@@ -172,3 +174,19 @@ def renoised(
         raise ValueError(f'{type(model.bare).__name__} has no vocab_size; expected how many '
                          'symbols noise is drawn from, and one more for the mask')
     return Renoised(model.model if isinstance(model, Renoised) else model, fresh)
+
+# %% ../../nbs/sampler/renoise.ipynb #ren-joint
+class NoisyJoint(Denoiser):
+    "The exact denoiser of an enumerated joint whose tokens are replaced by random ones."
+    noise, timed = 'uniform', True
+
+    def __init__(self, joint: JointDenoiser):
+        self.joint, self.mask_id, self.length = joint, joint.mask_id, joint.length
+        self.vocab_size = joint.vocab_size
+
+    def __call__(self, x: Tensor, noise: Tensor) -> JointForward: # [B, L], [B] share of noise
+        noise, texts = noise.double()[:, None, None], self.joint.outcomes
+        like = (1 - noise) * (texts == x[:, None]) + noise / self.mask_id
+        p = self.joint.joint.flatten() * like.prod(2)                           # [B, texts]
+        is_v = F.one_hot(texts, self.vocab_size).double()
+        return JointForward(x, torch.einsum('bs,siv->biv', p / p.sum(1, True), is_v))
