@@ -68,11 +68,13 @@ def blocks_of(
     free: Tensor, # [n, L] bool
     length: int | None, # of a block; None: one block, or those of the network
     own: int | None = None, # positions of a block of the network
+    canvas: bool = False, # do the network's blocks begin with the first free position?
 ) -> Tensor: # [n, L] int64
     "Which block a position belongs to, -1 where it is not free."
     length = own or free.shape[1] if length is None else check_int('block_length', length, 1)
     # a network's blocks begin with the text, all others with the first free position
     place = torch.arange(free.shape[1]).expand_as(free) if own else free.cumsum(1) - 1
+    if canvas: place = place - free.int().argmax(1, keepdim=True)
     last = (place // length).masked_fill(~free, -1).cummax(1).values
     begun = F.pad(last, (1, 0), value=-1).diff(dim=1) > 0
     return (begun.cumsum(1) - 1).masked_fill(~free, -1)
@@ -184,7 +186,7 @@ def planned(
     length: int | None, # of a block of the run
 ) -> tuple[Tensor, list[int], float]: # block of each position [n, L], T of each, passes charged
     "The blocks of a run and their steps. ValueError for a budget that does not pay for them."
-    block, calls, each = blocks_of(free, length, model.block), budget, model.passes
+    block, calls, each = blocks_of(free, length, model.block, model.canvas), budget, model.passes
     if each > 1:
         least = (int(block.max()) + 1) * policy.step.least(policy) * each
         calls = check_int('budget', budget, least, f'with {each} passes a call it needs') // each
@@ -212,13 +214,13 @@ def sample(
     progress: bool | Callable[[list[Partial]], None] | None = None, # None: a bar if it lasts
     max_new_tokens: int | None = None, # instead of a length: tokens to write after each prompt
     eos: Literal['cut', 'keep', 'suppress'] = 'cut', # what follows a token that ends a text
-    **hyper, # of a named policy; `block_length`, free positions; `cache` and `refresh`
+    **hyper, # of a named policy; `block_length`, free positions; `cache`, `refresh`, `unsure`
 ) -> Samples:
     """Sample with any policy, within a budget of forward passes (Algorithm 2). ValueError or
     KeyError for invalid input, with the nearest valid choice. `n=range(32, 64)` continues `n=32`; a
     `progress` function sees a `Partial` of each text after each step, in several threads."""
     model = check_model(model)
-    how = {k: hyper.pop(k) for k in ('cache', 'refresh') if k in hyper}
+    how = {k: hyper.pop(k) for k in ('cache', 'refresh', 'unsure') if k in hyper}
     caching = Caching(**how).fitted(model)
     rule, name, block_length = choose(model, policy, hyper, sample)
     check_choice('eos', eos, ('cut', 'keep', 'suppress'))

@@ -28,7 +28,7 @@ def typed_policy(label: str | None, net=None) -> tuple: # None: the usual of `ne
     hyper-parameter that it does not have."""
     import navira
     from navira.sampler.registry import split_typed
-    label = label or USUAL[net.has_quality]
+    label = label or ('entropy-bound' if net.canvas else USUAL[net.has_quality])
     name, pairs = split_typed(label)
     return label, navira.policy(name, **hypers(pairs))
 

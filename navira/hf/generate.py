@@ -72,7 +72,7 @@ def generate_with(
     **hyper, # of a named policy; `block_length`, `cache` and `refresh` as in `sample`
 ) -> Callable: # for `model.generate(custom_generate=...)`
     "A loop for `generate` of the transformers library, by any policy."
-    how: dict[str, Any] = {k: hyper.pop(k) for k in ('cache', 'refresh') if k in hyper}
+    how: dict[str, Any] = {k: hyper.pop(k) for k in ('cache', 'refresh', 'unsure') if k in hyper}
     rule, _, how['block_length'] = choose(None, policy, hyper, generate_with)
 
     def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: list,

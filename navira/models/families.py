@@ -30,6 +30,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from ..base.checks import need
 from ..base.files import check_file, digested, guarded
 from ..base.runs import atomic_folder
+from .canvas import CanvasLM, TextNet
 from .checkpoints import (
     check_finite, FILES, LAYOUTS, MASK, own, PACKAGE, read_json, resolve)
 from .transformers import check_net, probed, TransformersLM, wrap
@@ -52,6 +53,7 @@ class Family:
     config: Callable[[dict], dict] = dict # what config.json says, in the words of the network
     mask: int | None = None # the mask's id, where neither config.json nor the tokenizer says it
     block: int | None = None # positions of a block, where config.json does not say it
+    wrap: Callable[..., TransformersLM] = wrap # what makes it a model
 
 ABOUT = 'model_type', 'architectures', 'auto_map', 'transformers_version', 'is_causal'
 
@@ -93,6 +95,7 @@ FAMILIES = {       # by `architectures` or `model_type` in config.json
     **dict.fromkeys(['ILLaDAForCausalLM', 'illada'],
                     Family(LlamaForCausalLM, config=illada, mask=5)),
     **dict.fromkeys(['Lfm2BidirectionalForMaskedLM', 'lfm2_bidirectional'], LFM2),
+    'diffusion_gemma': Family(TextNet, wrap=CanvasLM),
     'DreamForCausalLM': Family(Qwen3ForCausalLM, mask=151669, block=32),     # DreamReasoner
     'Fast_dLLM_Qwen': Family(Qwen2ForCausalLM, shift=True, config=fast_dllm, mask=151665),
     'nemotron_labs_diffusion': Family(
@@ -168,7 +171,7 @@ def load_family(
     net.config.is_causal = left and settings.get('is_causal', True)
     shifted = family.shift or net.config.is_causal
     if shift is None: shift = settings.get('right_shift_logits', shifted)
-    model = wrap(net, tokenizer, mask_id, shift, block)
+    model = family.wrap(net, tokenizer, mask_id, shift, block).eval()
     names = settings.get('architectures') or []
     model.family = ' '.join([str(settings['model_type']), *names])
     if model.block is None and 'bd3lm' in str(folder).lower(): warnings.warn(

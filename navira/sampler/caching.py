@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..base.checks import check_choice, check_int
+from ..base.checks import check_choice, check_int, check_range
 from ..base.parallel import on, read
 from ..diffusion import Denoiser, Forward
 from .draws import by_chunks
@@ -32,21 +32,25 @@ class Caching:
     passes, at the positions that were asked about."""
     cache: Kind = 'none'
     refresh: int | None = None   # steps from one full pass to the next; None: 8, with 'block' never
+    unsure: float | None = None  # nats of a written token above which everything runs; None: never
     used: bool = False           # did any pass read the cache?
     found: list[Tensor] = field(default_factory=list)
     # [2, n] each: KL(full || cached) in nats, and whether another token is the likeliest
 
     def __post_init__(self):
         check_choice('cache', self.cache, get_args(Kind))
-        if self.refresh is None: return
-        check_int('refresh', self.refresh, 1)
-        if self.cache == 'none':
-            raise ValueError(f"refresh={self.refresh}: nothing is cached; expected cache='prompt', "
-                             "'changed' or 'block' with it")
+        if self.refresh is not None: check_int('refresh', self.refresh, 1)
+        if self.unsure is not None: check_range('unsure', self.unsure, '[0, inf)', 'nats')
+        if self.cache != 'none': return
+        for name in ('refresh', 'unsure'):
+            v = vars(self)[name]
+            if v is not None: raise ValueError(f"{name}={v}: nothing is cached; expected "
+                                               "cache='prompt', 'changed' or 'block' with it")
 
     @property
     def every(self) -> int: # steps
-        return self.refresh or dict(none=1, block=2**31).get(self.cache, 8)
+        usual = 8 if self.unsure is None else 2**31
+        return self.refresh or dict(none=1, block=2**31).get(self.cache, usual)
 
     def fitted(self, model: Denoiser) -> Caching:
         "The same. ValueError for a model that cannot be cached so."
@@ -74,8 +78,9 @@ class Caching:
     def __str__(self) -> str:
         if not self.used: return 'cache: not used, this policy needs whole passes'
         if not self.found: return 'cache: not audited'
+        when = 'every {refresh} steps' if self.unsure is None else f'above {self.unsure:g} nats'
         return ('cache: KL {mean_kl:.2g} nats on average, {max_kl:.2g} at most; {changed:.1%} of '
-                '{positions:,} likeliest tokens changed; refreshed every {refresh} steps'
+                '{positions:,} likeliest tokens changed; refreshed ' + when
                 ).format(**self.summary())
 
 # %% ../../nbs/sampler/caching.ipynb #46cb707e
@@ -89,6 +94,7 @@ class Cached(Denoiser):
         self.model, self.samples, self.how = model, samples, how or Caching()
         self.step = np.full(len(samples), -1)             # [B] step of the last pass
         self.kept: KVCache | None = None
+        self.before: Any = [], None       # which rows the last pass ran, what gives its logits
 
         self.mask_id, self.length, self.vocab_size = model.mask_id, model.length, model.vocab_size
         self.timed, self.n_blocks = model.timed, model.n_blocks
@@ -125,6 +131,7 @@ class Cached(Denoiser):
         last, self.step[at] = self.step[at], i
         due = (last // every != i // every) | (every == 1)
         entries = self.kept.x if rows is None else self.kept.x[rows]
+        if self.how.unsure is not None: due |= self.surprised(at, st.committed & (st.x != entries))
         run = self.needed(st, entries)
         if self.how.cache == 'block': # what is to the right of a change has read the old text
             ends = run.any(1, keepdim=True) & (run.flip(1).cumsum(1).flip(1) == 0)
@@ -137,11 +144,28 @@ class Cached(Denoiser):
             st.x[some], self.kept, run[some], 0, some if rows is None else rows[some])
         if due.any(): run = run | on(torch.from_numpy(due), st.x.device)[:, None]
         full = model.partial(st.x, self.kept, run, 0, rows)
+        self.before = at, full.logits
         if not len(some): return full
         full.share = full.share.index_add(0, some, cached.share)
         full.logits = partial(  # type: ignore[method-assign]
             self.compared, full.logits, cached, audited)
         return full
+
+    def surprised(self,
+        at: np.ndarray, # [b] rows
+        new: Tensor, # [b, L] bool: tokens that were written since the last pass
+    ) -> np.ndarray: # [b] bool
+        "Was one of them unsure, or does the last pass not say?"
+        before, logits = self.before
+        known = np.isin(at, before)
+        if not known.any(): return ~known
+        where = new.new_zeros(len(before), new.shape[1])
+        own = on(torch.from_numpy(known), new.device)
+        where[on(torch.from_numpy(np.searchsorted(before, at[known])), new.device)] = new[own]
+        place = where.nonzero(as_tuple=True)
+        q = logits(place).softmax(-1)
+        high = -torch.xlogy(q, q).sum(-1) > (self.how.unsure or 0.)
+        return ~known | np.isin(at, before[read(place[0][high])])
 
     def compared(self,
         full: Callable, # the logits of a full pass

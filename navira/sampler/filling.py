@@ -52,7 +52,8 @@ def fill(
     texts = [text] if isinstance(text, str) else text
     if not isinstance(texts, (list, tuple)) or not all(isinstance(t, str) for t in texts):
         raise ValueError(f'text={text!r}: expected a text, or a list of texts')
-    how = {k: hyper.pop(k) for k in ('batch_size', 'eos', 'cache', 'refresh') if k in hyper}
+    own = 'batch_size', 'eos', 'cache', 'refresh', 'unsure'
+    how = {k: hyper.pop(k) for k in own if k in hyper}
     rule, name, block_length = choose(model, policy, hyper, fill)
     plain = tokens is None and any(re.search('(?<!_)_{3,5}(?!_)', t) for t in texts)
     tries = (1, 2, 3) if plain else (1,)
@@ -136,7 +137,8 @@ def answering(model: Any) -> Any:
     return out
 
 def answer_length(model: Any, ids: list[int]) -> int: # tokens, where no length was given
-    return min(128, max(1, model.length - len(ids)))
+    usual = model.block if model.canvas else 128
+    return min(usual, max(1, model.length - len(ids)))
 
 # %% ../../nbs/sampler/filling.ipynb #68e1f008
 def chat(
@@ -152,7 +154,7 @@ def chat(
     ids = chat_ids(model, messages)
     new = answer_length(model, ids) if max_new_tokens is None else max_new_tokens
     new = check_int('max_new_tokens', new, 1)
-    how = {k: hyper.pop(k) for k in ('eos', 'progress', 'cache', 'refresh') if k in hyper}
+    how = {k: hyper.pop(k) for k in ('eos', 'progress', 'cache', 'refresh', 'unsure') if k in hyper}
     rule, _, block_length = choose(model, policy, hyper, chat)
     budget = new * rule.passes * model.passes if budget is None else budget
     out = sample(answering(model), rule, budget, seed=seed, prompt=[ids], max_new_tokens=new,

@@ -19,8 +19,9 @@ from helpers.sample_api import says
 SHIFTED = 'diffugpt', 'diffullama', 'dream'
 FOLDERS = ('a2d-llama', 'a2d-qwen2', 'a2d-qwen3', 'bd3lm', 'bert', 'distilbert', 'gidd', 'llada',
            'modernbert', 'proseco', 'roberta', *SHIFTED)
-PUBLISHED = ('dream-reasoner', 'fast-dllm-v2', 'illada', 'lfm2', 'llada-moe', 'llada2', 'nemotron',
-             'rnd1', 'sdar', 'sdar-moe', 'wedlm')        # in test_published
+PUBLISHED = ('diffusion-gemma', 'dream-reasoner', 'fast-dllm-v2', 'illada', 'lfm2', 'llada-moe',
+             'llada2', 'nemotron', 'rnd1', 'sdar', 'sdar-moe', 'wedlm')
+# in test_published and test_canvas
 
 @pytest.fixture(params=FOLDERS)
 def folder(request, golden): return golden / request.param

@@ -306,7 +306,7 @@ def test_weights_of_more_than_twice_the_memory_are_not_read(golden, monkeypatch)
     with says(ValueError, 'GB of memory are free on cpu'): load()
 
 def in_eight_bits(golden, tmp_path, kind):
-    "Packed as it is read, by another package, or in the file, by the transformers library's own way"
+    "Packed as it is read, by another package, or in the file, by the transformers library itself"
     if kind == 'quanto':
         pytest.importorskip('optimum.quanto')
         how = transformers.QuantoConfig(weights='int8')

@@ -1,13 +1,14 @@
-"""The best of several texts, against texts written one by one."""
+"""The best of several texts and the best of several sets, against loops."""
 from dataclasses import replace
 
 import torch
 from hypothesis import given, settings, strategies as hs
 
 from navira.base.noise import Noise
+from navira.peers.best_of import info_gain
 from navira.sampler.registry import policy
 from navira.sampling import sample
-from helpers.peers import run, started
+from helpers.peers import at_masks, best, prefixes, run, started
 from toys import Tiny
 
 class Renamed(Noise):
@@ -39,5 +40,44 @@ def test_it_is_the_best_of_texts_written_one_by_one(base, n, rated, seed, more):
     rule = policy(base, temperature=1., top_p=.9)
     for b, (got, passes) in enumerate(zip(out.tokens.tolist(), out.n_forward)):
         noise = Renamed(seed, torch.tensor([b]))
-        best, ran = one_by_one(model, rule, n, rated, x[b:b + 1], budget // n - rated, noise)
-        assert got in best and passes == ran
+        drafts, ran = one_by_one(model, rule, n, rated, x[b:b + 1], budget // n - rated, noise)
+        assert got in drafts and passes == ran
+
+# ---- Info-Gain, at temperature 0
+
+def nats(q): return -(q[:-1] * q[:-1].log()).sum().item()         # the mask, last, has 0
+
+def looking_ahead(model, x, T, n, tau, level, noise): # one row; ids and passes
+    x, passes, N = x.clone(), 1, int((x == model.mask_id).sum())
+    q = at_masks(model, x)
+    for i in range(T):
+        k, c = N // T + (i < N % T), {j: v.max().item() for j, v in q.items()}
+        sets = [best(c, k)]
+        for g in range(1, n):
+            u = noise.uniform(i, f'set {g}', len(x))[0]
+            sets.append(best({j: c[j] / tau - (-u[j].log()).log().item() for j in c}, k))
+        if min(c.values()) >= level: sets = [list(c)]
+        tried = []
+        for S in sorted({tuple(sorted(S)) for S in sets}):
+            y = x.clone()
+            for j in S: y[j] = q[j].argmax()
+            then = at_masks(model, y)
+            rest = [nats(v) for v in then.values()]
+            passes += bool(rest)
+            J = -sum(nats(q[j]) for j in S) - sum(rest) / max(1, len(rest))
+            tried.append((J, y, then))
+        _, x, q = max(tried, key=lambda t: t[0])
+        if not q: break
+    return x, passes
+
+@settings(max_examples=25)
+@given(hs.integers(0, 60), hs.sampled_from([0, 3]), hs.integers(2, 5), hs.integers(1, 5),
+       hs.sampled_from([.05, .2, 1.]), hs.sampled_from([.5, .8, 1.]), hs.integers(0, 3))
+def test_info_gain_is_its_loop(seed, P, T, n, tau, level, more):
+    model, x = Tiny(9, 5, seed=seed, sharp=2.), prefixes(9, 5, P, 7 - P)
+    rule = info_gain(n, tau, level)
+    out = sample(model, rule, max(n, 1 + (T - 1) * n) + more % n, seed=seed, prompt=x)
+    for b, (row, got, passes) in enumerate(zip(x, out.tokens, out.n_forward)):
+        noise = Noise(seed, torch.tensor([b]))
+        want, ran = looking_ahead(model, row, out.n_steps, n, tau, level, noise)
+        assert torch.equal(got, want) and passes == ran

@@ -1,11 +1,13 @@
-"""Dream and RCR against the authors' loops, for one row; tests/helpers/planted.py has LLaDA's."""
+"""Dream, RCR and PC-Sampler against loops, for one row; tests/helpers/planted.py has LLaDA's."""
 import itertools
+import math
 
 import pytest
 import torch
 from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
+from navira.peers.orders import pc_sampler
 from navira.sampler.draws import TokenSampler
 from navira.sampling import sample
 from helpers.peers import at_masks, best, prefixes
@@ -68,3 +70,24 @@ def test_rcr_is_its_loop(seed, P, temperature, per_block, running, shape):
                  temperature=temperature, top_p=1.)
     want, n = loop(model, x[0], T, length, running, seed, temperature)
     assert torch.equal(out.tokens[0], want) and out.n_forward[0] == n
+
+# ---- PC-Sampler, at temperature 0
+
+def weighed(model, x, T, lam, alpha):
+    x, f = x.clone(), torch.stack([*at_masks(model, x).values()]).mean(0)
+    free = (x == model.mask_id).nonzero()[:, 0].tolist()
+    for i in range(T):
+        q = at_masks(model, x)
+        def rate(j):
+            v = q[j].argmax()
+            return math.exp(-lam * free.index(j)) * min(alpha, float(-q[j][v] * f[v].log()))
+        k = len(free) // T + (i < len(free) % T)
+        for j in best({j: rate(j) for j in q}, k): x[j] = q[j].argmax()
+    return x
+
+@given(hs.integers(0, 60), hs.sampled_from([0, 3, 6]), hs.integers(1, 9),
+       hs.sampled_from([(0., 10.), (.25, 10.), (.25, .5), (1., 10.)]))
+def test_pc_sampler_is_its_loop(seed, P, T, how):
+    model, x = Tiny(10, 5, seed=seed), prefixes(10, 5, P, 8 - P)
+    out = sample(model, pc_sampler(*how), T, prompt=x)
+    for row, got in zip(x, out.tokens): assert torch.equal(got, weighed(model, row, T, *how))

@@ -52,6 +52,25 @@ def test_what_runs_and_when(kind, refresh, masks, runs):
     cached.resume(replace(st, i=1, x=st.x.index_fill(1, torch.tensor([5]), 9)))
     assert seen[1] == runs
 
+def test_a_token_that_was_unsure_refreshes_its_text_alone():
+    "Also where another row has left, and one comes that the last pass did not run"
+    model, seen = small_lm(3), []
+    class Spy(Denoiser):
+        mask_id, length, n_blocks = 10, 12, 2
+        def partial(self, x, cache, run, *how):
+            seen.append(run.all(1).tolist())
+            return model.partial(x, cache, run, *how)
+    x = torch.arange(48).view(4, 12) % 7
+    st = state(x.masked_fill(torch.arange(12) >= 5, 10), 10, 0, 9)
+    q = model(st.x).logits(st.masked).softmax(-1).view(4, 7, -1)[:, 0]    # at position 5
+    nats = -torch.xlogy(q, q).sum(-1)
+    level = nats[1:3].mean().item()
+    cached = Cached(Spy(), st.noise.samples, Caching('changed', unsure=level))
+    cached.resume(st[:3])
+    cached.resume(replace(st, i=1, x=st.x.index_fill(1, torch.tensor([5]), 9))[1:])
+    # the audit's pass stands between
+    assert seen[0] == [True] * 3 and seen[-1] == [*(nats[1:3] > level).tolist(), True]
+
 @pytest.mark.parametrize('cache', ['prompt', 'changed'])
 @pytest.mark.parametrize('refresh', [1, 2, 4])
 @pytest.mark.parametrize('prompt', [None, [1], [1, 2, 3, 4, 5, 6]])
