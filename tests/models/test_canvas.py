@@ -167,9 +167,12 @@ def test_a_text_does_not_depend_on_those_beside_it(folder):
                                 n=range(i, i + 1))
             assert one.tokens[0].tolist() == both.tokens[i, :one.tokens.shape[1]].tolist()
 
-def test_canvases_begin_after_the_prompt_and_are_written_in_turn(folder):
-    out = navira.sample(loaded(folder), 'llada-low-confidence', 24, prompt=[count(24)],
-                        max_new_tokens=15, eos='keep', trace=True)
+@pytest.mark.parametrize('length', [None, 4, 20])
+def test_canvases_begin_after_the_prompt_and_are_written_in_turn(folder, length):
+    "Blocks of another length do not cross their ends."
+    out = navira.sample(loaded(folder), 'entropy-bound', 72, prompt=[count(24, 2)],
+                        max_new_tokens=15, eos='keep', block_length=length, trace=True)
+    assert out.tokens[0].tolist() == count(24, 2, 20)
     masked = (out.trace.x[:, 0] == MASK)[:, 5:]
     for first in 6, 12:
         assert masked[masked[:, :first].any(1), first:].all()
