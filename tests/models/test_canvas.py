@@ -37,11 +37,6 @@ def copied(folder, tmp_path):
         return out
     return make
 
-def state(x, start, **memory):
-    "Of a run whose canvas is in work, and of which a pass is conditioned on the one before."
-    fixed = torch.arange(x.shape[1]).expand_as(x) < start
-    return State.start(x, MASK, 9, Noise(0, torch.arange(len(x))), fixed).remember(**memory)
-
 @torch.inference_mode()
 def gaps(model, folder):
     "The largest differences to its own class, without and with self-conditioning."
@@ -49,10 +44,10 @@ def gaps(model, folder):
     x, canvas = told['ids'], told['ids'].shape[1] - C
     run = model.starting(x.index_fill(1, torch.arange(canvas, x.shape[1]), MASK), torch.arange(2))
     again = torch.cat([x[:, :canvas], told['canvas']], 1)
-    warm = torch.full((2,), .7)
-    states = state(x, canvas), state(again, canvas, temperature=warm)
-    out = [model(x), *map(run.resume, states)]
-    logits = [p.logits(torch.arange(x.shape[1]).expand_as(x) >= canvas)[:, :MASK] for p in out]
+    free = torch.arange(x.shape[1]).expand_as(x) >= canvas
+    st = State.start(x, MASK, 9, Noise(0, torch.arange(2)), ~free)
+    warm = st.but(x=again).remember(temperature=torch.full((2,), .7))
+    logits = [p.logits(free)[:, :MASK] for p in (model(x), run.resume(st), run.resume(warm))]
     want = [told[k].flatten(0, 1) for k in ('logits', 'logits', 'conditioned')]
     return torch.stack([(a - b).abs().max() for a, b in zip(logits, want)])
 
