@@ -74,8 +74,11 @@ def blocks_of(
     length = own or free.shape[1] if length is None else check_int('block_length', length, 1)
     # a network's blocks begin with the text, all others with the first free position
     place = torch.arange(free.shape[1]).expand_as(free) if own else free.cumsum(1) - 1
-    if canvas: place = place - free.int().argmax(1, keepdim=True)
-    last = (place // length).masked_fill(~free, -1).cummax(1).values
+    part = place // length
+    if own and canvas: # none crosses the end of a canvas
+        place = place - free.int().argmax(1, keepdim=True)
+        part = place // own * own + place % own // length
+    last = part.masked_fill(~free, -1).cummax(1).values
     begun = F.pad(last, (1, 0), value=-1).diff(dim=1) > 0
     return (begun.cumsum(1) - 1).masked_fill(~free, -1)
 

@@ -208,7 +208,7 @@ def of_texts(
 # %% ../../nbs/experiments/board.ipynb #b0a4d021
 HEAD = ('Small trained models for the study of samplers, on which a policy\'s effect is visible in '
         'minutes: 7 M parameters (text) and 1.5 M (Sudoku). Policies are ranked, not models.')
-COMMITTED = 'sudoku-[235]*', 'dials-*', 'changed-*', 'peers', 'since', 'board'
+COMMITTED = 'sudoku-[235]*', 'dials-*', 'changed-*', 'peers', 'since', 'autumn', 'board'
 
 def stores(
     folders, # stores, or folders of stores

@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import re
 import warnings
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -54,8 +53,7 @@ class CanvasLM(TransformersLM):
     samples: Tensor | None = None                     # [n] of a run, or of a pass
     starts: Tensor                                    # [n] where their canvases start
     temperature: Tensor                               # [n] of their last draws
-    before: dict[int, tuple[Tensor, DynamicCache]]    # by thread: what the encoder read last
-    last: dict[tuple[int, ...], Tensor]               # [C, D] of the last pass over a canvas
+    kept: dict[Any, Any]                              # of the state, from pass to pass
     attending, embedded, shadow = Denoiser.attending, Denoiser.embedded, Denoiser.shadow
 
     def __init__(
@@ -82,15 +80,16 @@ class CanvasLM(TransformersLM):
         last = (x >= 0).sum(1) - self.block           # a text without masks ends with its canvas
         first = torch.where(masked.any(1), masked.int().argmax(1), last.clamp(min=0))
         out.samples, out.starts = samples, first.to(samples.device)
-        out.temperature, out.before, out.last = torch.ones_like(samples), {}, {}
+        out.temperature, out.kept = torch.ones_like(samples), {}
         return out
 
     def at(self, st, rows=slice(None)):
         if self.samples is None: return self      # and it will say that it needs `renoised`
         out, free = copy.copy(self), st.free[rows].int().argmax(1)
-        out.samples = st.noise.samples[rows]
-        begun = self.starts[(out.samples[:, None] == self.samples).int().argmax(1)]
-        out.starts = free - (free - begun) % self.block
+        out.samples, out.kept = st.noise.samples[rows], st.kept
+        order = self.samples.argsort()
+        own = order[torch.searchsorted(self.samples[order], out.samples)]
+        out.starts = free - (free - self.starts[own]) % self.block
         warm = st.memory.get('temperature', torch.ones_like(st.n_forward))
         out.temperature = warm[rows].float()
         return out
@@ -110,26 +109,25 @@ class CanvasLM(TransformersLM):
         at = starts[:, None] + torch.arange(S + C, device=x.device)
         ids = F.pad(x, (S, C), value=-1).gather(1, at)
         ids[:, S - 1].masked_fill_(starts == 0, self.config.text_config.bos_token_id)
-        pairs = read(torch.stack([self.samples, self.starts], 1)).tolist() * n
-        keys = [(i // len(self.samples), *pair) for i, pair in enumerate(pairs)]
+        samples = read(self.samples).tolist()
+        keys = [(s, i // len(samples)) for i, s in enumerate(samples * n)]
         none = torch.zeros(C, self.net.lm_head.in_features, dtype=self.net.dtype, device=x.device)
-        h = torch.stack([self.last.get(k, none) for k in keys])
+        h = torch.stack([self.kept.get(k, none) for k in keys])
         logits, warm = head_of(self.net)(inputs_embeds=h).logits, self.temperature.repeat(n)
         h = self.net.model.decoder(
             ids[:, S:].clamp(min=0), self.encoded(ids[:, :S]), decoder_attention_mask=ids >= 0,
             self_conditioning_logits=logits / warm[:, None, None],
             self_conditioning_mask=h.flatten(1).any(1)).last_hidden_state.to(x.device)
-        self.last |= zip(keys, h)
+        self.kept.update(zip(keys, h))
         out = h.new_zeros(len(x), x.shape[1] + C, h.shape[2])
         out.scatter_(1, (at[:, S:, None] - S).expand_as(h), h)
         return TransformersForward(self, x, out[:, :x.shape[1]])
 
     def encoded(self, ids: Tensor) -> DynamicCache: # [B, S], below 0 before a text
         "The encoder's keys and values of what is before canvases; computed once."
-        known = self.before.get(get_ident())
-        if known is None or not torch.equal(known[0], ids):
-            known = ids, DynamicCache(config=self.config.text_config)
-            self.net.model.encoder(ids.clamp(min=0), attention_mask=ids >= 0,
-                                   past_key_values=known[1])
-            self.before[get_ident()] = known
-        return known[1]
+        before, cache = self.kept.get('before', (ids[:0], None))
+        if not torch.equal(before, ids):
+            cache = DynamicCache(config=self.config.text_config)
+            self.net.model.encoder(ids.clamp(min=0), attention_mask=ids >= 0, past_key_values=cache)
+            self.kept['before'] = ids, cache
+        return cache

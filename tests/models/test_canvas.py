@@ -37,11 +37,6 @@ def copied(folder, tmp_path):
         return out
     return make
 
-def state(x, start, **memory):
-    "Of a run whose canvas is in work, and of which a pass is conditioned on the one before."
-    fixed = torch.arange(x.shape[1]).expand_as(x) < start
-    return State.start(x, MASK, 9, Noise(0, torch.arange(len(x))), fixed).remember(**memory)
-
 @torch.inference_mode()
 def gaps(model, folder):
     "The largest differences to its own class, without and with self-conditioning."
@@ -49,10 +44,10 @@ def gaps(model, folder):
     x, canvas = told['ids'], told['ids'].shape[1] - C
     run = model.starting(x.index_fill(1, torch.arange(canvas, x.shape[1]), MASK), torch.arange(2))
     again = torch.cat([x[:, :canvas], told['canvas']], 1)
-    warm = torch.full((2,), .7)
-    states = state(x, canvas), state(again, canvas, temperature=warm)
-    out = [model(x), *map(run.resume, states)]
-    logits = [p.logits(torch.arange(x.shape[1]).expand_as(x) >= canvas)[:, :MASK] for p in out]
+    free = torch.arange(x.shape[1]).expand_as(x) >= canvas
+    st = State.start(x, MASK, 9, Noise(0, torch.arange(2)), ~free)
+    warm = st.but(x=again).remember(temperature=torch.full((2,), .7))
+    logits = [p.logits(free)[:, :MASK] for p in (model(x), run.resume(st), run.resume(warm))]
     want = [told[k].flatten(0, 1) for k in ('logits', 'logits', 'conditioned')]
     return torch.stack([(a - b).abs().max() for a, b in zip(logits, want)])
 
@@ -167,9 +162,12 @@ def test_a_text_does_not_depend_on_those_beside_it(folder):
                                 n=range(i, i + 1))
             assert one.tokens[0].tolist() == both.tokens[i, :one.tokens.shape[1]].tolist()
 
-def test_canvases_begin_after_the_prompt_and_are_written_in_turn(folder):
-    out = navira.sample(loaded(folder), 'llada-low-confidence', 24, prompt=[count(24)],
-                        max_new_tokens=15, eos='keep', trace=True)
+@pytest.mark.parametrize('length', [None, 4, 20])
+def test_canvases_begin_after_the_prompt_and_are_written_in_turn(folder, length):
+    "Blocks of another length do not cross their ends."
+    out = navira.sample(loaded(folder), 'entropy-bound', 72, prompt=[count(24, 2)],
+                        max_new_tokens=15, eos='keep', block_length=length, trace=True)
+    assert out.tokens[0].tolist() == count(24, 2, 20)
     masked = (out.trace.x[:, 0] == MASK)[:, 5:]
     for first in 6, 12:
         assert masked[masked[:, :first].any(1), first:].all()

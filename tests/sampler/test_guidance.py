@@ -72,7 +72,7 @@ def test_what_stays_as_it_is():
     (['text 0, position 4'],
      lambda m: sample(constrained(m, allowed=lambda i: 10 if i == 4 else None), 'mdlm', 8)),
     (['text 1, position 3'],                            # the end alone, and too early for it
-     lambda m: sample(constrained(m, allowed=lambda i: 2 if i == 3 else None, min_new_tokens=2),
+     lambda m: sample(constrained(m, allowed=lambda i: 2 if i == 3 else None, min_new_tokens=1),
                       'mdlm', 8, prompt=[[3], [3, 4, 5]], length=6)),
     (['position 0'], lambda m: sample(constrained(m, allowed=ENDS), 'mdlm', 8, eos='suppress'))])
 def test_what_cannot_be_is_said_at_the_door(parts, make):
