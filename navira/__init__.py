@@ -10,6 +10,7 @@ warnings.filterwarnings('ignore', 'IProgress not found')
 _home = {
     'load': 'models.load', 'save': 'models.load', 'Denoiser': 'diffusion', 'Policy': 'core',
     'guided': 'sampler.guidance', 'constrained': 'sampler.guidance',
+    'renoised': 'sampler.renoise',
     'sample': 'sampling', 'fill': 'sampler.filling', 'chat': 'sampler.filling',
     'wrap': 'models.transformers', 'generate_with': 'hf.generate',
     'policies': 'sampler.registry', 'policy': 'sampler.registry',
@@ -28,6 +29,7 @@ if TYPE_CHECKING:     # the same for readers of types alone: a name that is miss
     from .sampler.filling import fill as fill
     from .hf.generate import generate_with as generate_with
     from .sampler.guidance import constrained as constrained, guided as guided
+    from .sampler.renoise import renoised as renoised
     from .sampler.registry import policies as policies, policy as policy, register as register
     from .sampling import sample as sample
 else:

@@ -36,6 +36,11 @@ class Forward:
         `where` is an index of [B, L]: a bool tensor, or a pair of tensors [N]."""
         raise NotImplementedError
 
+    def raw(self, where: Any) -> Tensor:
+        """The same, as rules for uniform noise read them: of a network that sees random tokens for
+        masks, with what these say."""
+        return self.logits(where)
+
     def _quality(self) -> Tensor:
         raise ValueError(f'{type(self).__name__} gives no quality: this model has no quality head; '
                          '`navira finetune` trains one; backbone and mdlm need none')
@@ -65,6 +70,7 @@ class Denoiser:
     shortest: int = 1                   # and at least: all cells of a grid
     vocab_size: int | None = None       # symbols, the mask included
     has_quality: bool = False           # do its passes rate tokens?
+    noise: str = 'mask'                 # 'uniform': trained on random tokens, it has no mask
     timed: bool = False                 # does a call take a time, [B], after the ids?
     device = torch.device('cpu')        # where ids go
     tokenizer: Any = None               # of the tokenizers library, for texts
@@ -78,6 +84,7 @@ class Denoiser:
     n_blocks: int | None = None         # of the network; None: it runs whole texts only
     block: int | None = None            # positions of a block, if finished ones see nothing to
     #                                     their right
+    canvas: bool = False                # do blocks begin after the prompt, not with the text?
 
     def __call__(self, x: Tensor) -> Forward: # ids [B, L] int64
         raise NotImplementedError

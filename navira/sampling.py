@@ -68,12 +68,17 @@ def blocks_of(
     free: Tensor, # [n, L] bool
     length: int | None, # of a block; None: one block, or those of the network
     own: int | None = None, # positions of a block of the network
+    canvas: bool = False, # do the network's blocks begin with the first free position?
 ) -> Tensor: # [n, L] int64
     "Which block a position belongs to, -1 where it is not free."
     length = own or free.shape[1] if length is None else check_int('block_length', length, 1)
     # a network's blocks begin with the text, all others with the first free position
     place = torch.arange(free.shape[1]).expand_as(free) if own else free.cumsum(1) - 1
-    last = (place // length).masked_fill(~free, -1).cummax(1).values
+    part = place // length
+    if own and canvas: # none crosses the end of a canvas
+        place = place - free.int().argmax(1, keepdim=True)
+        part = place // own * own + place % own // length
+    last = part.masked_fill(~free, -1).cummax(1).values
     begun = F.pad(last, (1, 0), value=-1).diff(dim=1) > 0
     return (begun.cumsum(1) - 1).masked_fill(~free, -1)
 
@@ -184,7 +189,7 @@ def planned(
     length: int | None, # of a block of the run
 ) -> tuple[Tensor, list[int], float]: # block of each position [n, L], T of each, passes charged
     "The blocks of a run and their steps. ValueError for a budget that does not pay for them."
-    block, calls, each = blocks_of(free, length, model.block), budget, model.passes
+    block, calls, each = blocks_of(free, length, model.block, model.canvas), budget, model.passes
     if each > 1:
         least = (int(block.max()) + 1) * policy.step.least(policy) * each
         calls = check_int('budget', budget, least, f'with {each} passes a call it needs') // each

@@ -51,6 +51,7 @@ class State:
     n: int            # number of steps T
     memory: dict[str, Tensor] = field(default_factory=dict) # [B, ...]: what else a policy keeps
     given: dict[str, list] = field(default_factory=lambda: defaultdict(list)) # not checked yet
+    kept: dict[Any, Any] = field(default_factory=dict) # what a model keeps from pass to pass
 
     @classmethod
     def start(cls,

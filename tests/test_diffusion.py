@@ -4,16 +4,8 @@ import pytest
 import torch
 from hypothesis import given, strategies as hs
 
-from navira.sampler.draws import TokenSampler, logs
+from navira.sampler.draws import TokenSampler
 from toys import race
-
-
-@given(hs.integers(0, 2**52 - 1), hs.integers(0, 200_000))
-def test_the_race_is_that_of_splitmix(bits, i):
-    u = (bits + .5) / 2**52
-    e = -logs(torch.tensor([u], dtype=torch.float64), torch.tensor([[i]]))
-    assert e.item() == pytest.approx(race(u, i), rel=1e-12)
-
 
 def by_sorting(lg, u, temperature, p, top_k, crossing):
     """Stable sort with indices, cumulate, cut, race: as the equations read, one row after the

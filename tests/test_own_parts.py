@@ -82,7 +82,7 @@ class Stays(Step):
     def __call__(self, policy, st, model, watch): return st
 
 @pytest.mark.parametrize('part, wrong, words', [
-    ('remask', takes_all, ['takes_all', 'prompt']),
+    ('remask', takes_all, ['takes_all', 'prompt']), ('unmask', Within(4, takes_all), ['prompt']),
     ('unmask', takes_committed, ['takes_committed', 'may not be picked']),
     ('unmask', as_numbers, ['as_numbers', 'bool tensor']),
     ('unmask', nothing, ['unmask', 'left', 'masks']),
@@ -113,13 +113,6 @@ def test_a_quality_that_is_no_number_ends_the_run(name):
     with torch.no_grad(): [p.fill_(torch.nan) for p in model.quality.parameters() if p.ndim == 1]
     with says(ValueError, 'quality', 'diverged'): navira.sample(model, name, 24, 16, length=L)
 
-
-def test_a_rule_of_yours_within_ours_is_checked_too():
-    policy = Policy(unmask=Within(4, lambda st, p, eligible: torch.ones_like(eligible)))
-    x = torch.full((1, 8), 4)
-    x[0, :2] = 1
-    with pytest.raises(ValueError, match='picked positions of the prompt'):
-        navira.sample(Tiny(8, 4), policy, 4, prompt=x)
 
 def test_whole_numbers_rank_and_a_count_of_yours_gets_plain_steps():
     def leftmost(st, p, where): return -torch.arange(st.x.shape[1]).expand(st.x.shape)

@@ -13,22 +13,6 @@ from toys import Tiny, TinyForward
 
 MASK = 5
 
-# ---- A sample is its own
-
-def test_neither_threads_nor_batches_change_a_sample():
-    "That it is the one drawn alone, tests/peers/test_every_rule.py has of every policy"
-    n, outs = torch.get_num_threads(), []
-    how = dict(prompt=[[1, 2, 3], [MASK, 0], [4]] * 2, trace=True, eta=.4, on=0.)
-    try:
-        for threads, batch_size in (1, None), (2, 3), (5, 1):
-            torch.set_num_threads(threads)
-            outs.append(sample(Tiny(6, MASK), 'navira', 8, batch_size=batch_size, **how))
-    finally: torch.set_num_threads(n)
-    for o in outs[1:]:
-        assert torch.equal(o.n_forward, outs[0].n_forward)
-        assert torch.equal(o.trace.x, outs[0].trace.x)
-        assert torch.equal(o.trace.score.isnan(), outs[0].trace.score.isnan())
-
 @pytest.mark.parametrize('name', ['prism', 'navira-piecewise', 'mdlm', 'remdm-conf'])
 def test_low_precision_stays_inside_the_network(name):
     class Low(TinyForward):

@@ -24,15 +24,15 @@ Sampler: sampler/draws sampler/ties
 Models: models/layers
 Sampler: sampler/caching sampler/passes
 The paper: 02_policies 03_prism 04_decoupling 05_stochastic_remasking 06_schedules
-Models: models/dit models/checkpoints models/transformers models/variants models/families
-    models/adapter models/load models/critic
+Models: models/dit models/checkpoints models/transformers models/variants models/canvas
+    models/families models/adapter models/load models/critic
 Sampler: sampler/budgets sampler/registry sampler/scores sampler/replay sampler/prompts
-    sampler/samples sampler/requests sampler/guidance
+    sampler/samples sampler/renoise sampler/requests sampler/guidance
 The paper: 07_sampling
 Sampler: sampler/exact sampler/filling
 Policies: ours/one_pass ours/apart peers/blocks peers/remdm peers/confident peers/orders
-    peers/adaptive peers/yielding peers/attention peers/revisers peers/editors peers/shadow peers/loops
-    peers/best_of peers/correctors peers/critics peers/survey
+    peers/adaptive peers/yielding peers/attention peers/revisers peers/editors peers/shadow
+    peers/loops peers/best_of peers/correctors peers/uniform peers/critics peers/survey
 Tasks: tasks/sudoku tasks/walks tasks/corpora
 Training: training/data training/settings training/loop training/objectives training/measures
     training/recipe training/train

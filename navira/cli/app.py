@@ -34,6 +34,7 @@ HINTS = {     # options of other programs, and of ours in other commands
     '--prompt': 'prompts are arguments, as in navira generate "One" "Two"',
     '--policies': 'policies are arguments, as in navira compare prism navira',
     '--store': 'the store is an argument, as in navira report runs/small',
+    '--model': 'the model is an argument, as in navira info FOLDER',
     '--output': 'texts are printed; > FILE after the command keeps them',
     '--cfg-scale': 'expected --guidance', '--stop': 'a text ends at its end-of-text token',
     **dict.fromkeys(['--temperature', '--top-p', '--top-k', '--set'], OF_POLICY)}

@@ -28,7 +28,7 @@ def typed_policy(label: str | None, net=None) -> tuple: # None: the usual of `ne
     hyper-parameter that it does not have."""
     import navira
     from navira.sampler.registry import split_typed
-    label = label or USUAL[net.has_quality]
+    label = label or ('entropy-bound' if net.canvas else USUAL[net.has_quality])
     name, pairs = split_typed(label)
     return label, navira.policy(name, **hypers(pairs))
 
@@ -60,6 +60,8 @@ def as_chat(net, prompts: list[str], new: int | None) -> tuple:
     return answering(net), ids, new or min(answer_length(net, row) for row in ids)
 
 # %% ../../nbs/cli/cli.ipynb #757d625f
+ENDED = '(empty: the model ended the text at once, which --min-new-tokens 1 forbids)'
+
 def print_samples(
     res, # of `sample`
     label: str, # of its policy
@@ -81,7 +83,7 @@ def print_samples(
             continue
         print(f'--- {label}, {passes_text(ran)} forward passes run, '
               f'{passes_text(res.charged)} charged, seed {res.seed}, sample {i}')
-        print(printable(f'{tokens if text is None else text}\n'))
+        print(printable(f'{tokens if text is None else text or ENDED}\n'))
     if res.audit and not as_json: print(res.audit)
 
 # %% ../../nbs/cli/cli.ipynb #9530b909
@@ -93,10 +95,13 @@ Suppress = Annotated[list[str], Option(
 Allowed = Annotated[list[str], Option(
     metavar='TOKEN', help='Text of a token that may appear, and no others; may be repeated.')]
 
-def held(net, guidance: float, suppress: list[str], allowed: list[str]):
+Least = Annotated[int, Option(help='Tokens to write before one that ends a text.')]
+
+def held(net, guidance: float, suppress: list[str], allowed: list[str], least: int = 0):
     "The model, with guidance and constraints."
     import navira
-    return navira.constrained(navira.guided(net, guidance), suppress or None, allowed or None)
+    net = navira.guided(net, guidance)
+    return navira.constrained(net, suppress or None, allowed or None, least)
 
 Texts = Annotated[list[str], Argument(
     metavar='TEXT', show_default=False,
@@ -125,9 +130,9 @@ def generate_command(
     budget: Budget = 128, n: Number = 1, seed: Seed = 0, length: Long = None,
     max_new_tokens: New = None, block_length: Block = None, eos: Eos = 'cut',
     guidance: Guidance = 0., suppress: Suppress = [], allowed: Allowed = [],
-    cache: Cache = 'none', model: Model = None, head: Head = None, mask_id: MaskId = None,
-    shift: Shift = None, device: Device = 'auto', dtype: Dtype = None, as_json: AsJson = False,
-    replay: Replay = None, own: Imports = [],
+    min_new_tokens: Least = 0, cache: Cache = 'none', model: Model = None, head: Head = None,
+    mask_id: MaskId = None, shift: Shift = None, device: Device = 'auto', dtype: Dtype = None,
+    as_json: AsJson = False, replay: Replay = None, own: Imports = [],
 ) -> None:
     "Write texts."
     import navira
@@ -135,7 +140,7 @@ def generate_command(
     check_int('-n', n, 1, high=2**20)
     starts = [*filter(None, texts), *(prompts_in(prompts) if prompts else [])]
     net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    net = held(net, guidance, suppress, allowed)
+    net = held(net, guidance, suppress, allowed, min_new_tokens)
     label, rule = typed_policy(policy, net)
     each = [start for start in starts for _ in range(n)]
     total, asked = len(each) or n, [*each]

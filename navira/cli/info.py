@@ -47,7 +47,8 @@ def facts(net) -> dict:
     if net.observed_first: reads = 'what is before it, once all masks are moved to the end'
     if net.causal_context: reads = 'what is before it, and its block while that has masks'
     return shared | {'family': net.family, 'network': type(net.net).__name__, 'length': net.length,
-                     'mask': net.mask_id, 'block': net.block or 'none', 'a position reads': reads,
+                     'mask': 'none' if net.noise == 'uniform' else net.mask_id,
+                     'block': net.block or 'none', 'a position reads': reads,
                      'predicts': 'the next token' if net.shift else 'the token at each position',
                      'ends': net.eos_ids}
 

@@ -73,9 +73,6 @@ class NaviraScheduler(SchedulerMixin, ConfigMixin):
             raise ValueError('mask_token_id=None: a policy fills masks; expected the id of the '
                              'mask, and not a model of uniform noise')
         masked = sample == mask_token_id
-        if self.memory and self.done and not masked.any():  # a loop over `timesteps` has steps left
-            return BlockRefinementSchedulerOutput(
-                sample, masked, masked, sample, self.memory.st.conf, model_output)
         if self.memory is None or self.done:
             fixed = ~masked | self.ended
             if prompt_mask is not None: fixed |= prompt_mask

@@ -30,6 +30,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from ..base.checks import need
 from ..base.files import check_file, digested, guarded
 from ..base.runs import atomic_folder
+from .canvas import CanvasLM, TextNet
 from .checkpoints import (
     check_finite, FILES, LAYOUTS, MASK, own, PACKAGE, read_json, resolve)
 from .transformers import check_net, probed, TransformersLM, wrap
@@ -52,6 +53,7 @@ class Family:
     config: Callable[[dict], dict] = dict # what config.json says, in the words of the network
     mask: int | None = None # the mask's id, where neither config.json nor the tokenizer says it
     block: int | None = None # positions of a block, where config.json does not say it
+    wrap: Callable[..., TransformersLM] = wrap # what makes it a model
 
 ABOUT = 'model_type', 'architectures', 'auto_map', 'transformers_version', 'is_causal'
 
@@ -79,8 +81,12 @@ LFM2 = Family(Lfm2BidirectionalForMaskedLM, {r'^lfm2\.': 'model.'}, mask=16)
 
 def illada(d: dict) -> dict: return dict(tie_word_embeddings=True) | d
 def fast_dllm(d: dict) -> dict: return d | dict(block_size=d.get('bd_size', 32))
-def wedlm(d: dict) -> dict: return d | dict(observed_first=True)
-def nemotron(d: dict) -> dict: return d | dict(causal_context=True)
+def wedlm(d: dict) -> dict: return dict(head_dim=None) | d | dict(observed_first=True)
+def nemotron(d: dict) -> dict:
+    plain = dict(llama_4_scaling_beta=0.,                   # queries are not scaled
+                 original_max_position_embeddings=d['max_position_embeddings'])
+    return d | dict(causal_context=True, rope_parameters=plain | d['rope_parameters'])
+
 NEMOTRON_KEYS = {r'^encoder\.': 'model.', r'^diffusion_head': 'lm_head'}
 
 FAMILIES = {       # by `architectures` or `model_type` in config.json
@@ -89,6 +95,7 @@ FAMILIES = {       # by `architectures` or `model_type` in config.json
     **dict.fromkeys(['ILLaDAForCausalLM', 'illada'],
                     Family(LlamaForCausalLM, config=illada, mask=5)),
     **dict.fromkeys(['Lfm2BidirectionalForMaskedLM', 'lfm2_bidirectional'], LFM2),
+    'diffusion_gemma': Family(TextNet, wrap=CanvasLM),
     'DreamForCausalLM': Family(Qwen3ForCausalLM, mask=151669, block=32),     # DreamReasoner
     'Fast_dLLM_Qwen': Family(Qwen2ForCausalLM, shift=True, config=fast_dllm, mask=151665),
     'nemotron_labs_diffusion': Family(
@@ -164,7 +171,7 @@ def load_family(
     net.config.is_causal = left and settings.get('is_causal', True)
     shifted = family.shift or net.config.is_causal
     if shift is None: shift = settings.get('right_shift_logits', shifted)
-    model = wrap(net, tokenizer, mask_id, shift, block)
+    model = family.wrap(net, tokenizer, mask_id, shift, block).eval()
     names = settings.get('architectures') or []
     model.family = ' '.join([str(settings['model_type']), *names])
     if model.block is None and 'bd3lm' in str(folder).lower(): warnings.warn(

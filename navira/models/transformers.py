@@ -35,7 +35,8 @@ class Given(nn.Module):
     "In place of a body: returns the hidden states that it is given."
     def forward(self, *args, inputs_embeds: Tensor, **kwargs):
         out = BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=inputs_embeds)
-        out.router_logits = None                  # which mixtures of experts look for
+        # which mixtures of experts and DiffusionGemma look for
+        out.router_logits = out.encoder_last_hidden_state = None
         return out
 
 HOOKED = 'forward', '_hf_hook', '_old_forward'    # by Accelerate, over devices
@@ -68,6 +69,8 @@ class TransformersForward(HiddenForward):
         # oneDNN keeps a large buffer for every number of rows that it was trained with: allow few
         if h.requires_grad: h = nn.functional.pad(h, (0, 0, 0, -n % 256))
         out = full(head_of(model.net)(inputs_embeds=h[None]).logits[0, :n].to(h.device))
+        # a mask that the network does not know
+        out = nn.functional.pad(out, (0, max(0, model.mask_id + 1 - out.shape[1])))
         for i in (model.mask_id, *model.suppress): out[:, i] = -torch.inf
         for process in model.processors: out = process(out.new_zeros(n, 0).long(), out)
         return out

@@ -32,7 +32,8 @@ def check_usual(
 LLADA = dict(
     block_type='llama', layer_norm_type='rms', activation_type='silu', rope=True, alibi=False,
     input_emb_norm=False, scale_logits=False)       # what the weights do not show
-SAME = 'rms_norm_eps', 'rope_theta', 'mask_token_id', 'pad_token_id', 'dtype', 'torch_dtype'
+SAME = ('rms_norm_eps', 'rope_theta', 'rope_parameters', 'mask_token_id', 'pad_token_id', 'dtype',
+        'torch_dtype')
 
 def llada(
     d: dict, # LLaDA's configuration

@@ -2,4 +2,4 @@
 import navira.ours  # noqa: F401
 from navira.peers import adaptive, attention, best_of, confident, correctors  # noqa: F401
 from navira.peers import critics, editors, loops, orders, remdm  # noqa: F401
-from navira.peers import revisers, shadow, yielding  # noqa: F401
+from navira.peers import revisers, shadow, uniform, yielding  # noqa: F401

@@ -93,9 +93,9 @@ def templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
     """A conversation in the tokenizer's template. ValueError, in the template's words, for what
     it refuses. A template is a program, which may never end: it runs in a process of its own."""
     if tok is None or not tok.chat_template:
-        raise ValueError('the tokenizer of this model has no chat template: it was not trained on '
-                         'conversations. Expected an instruct model; '
-                         'sample(model, prompt=...) writes on from a text')
+        raise ValueError('this model has no chat template, such as chat_template.jinja; expected '
+                         'an instruct model. sample(model, prompt=...), or `navira generate` '
+                         'without --chat, writes on from a text')
     here, there = multiprocessing.Pipe(False)
     def run() -> None:
         try: there.send((True, tok.apply_chat_template(talk, tokenize=False, **how)[:2**24]))
@@ -137,7 +137,8 @@ def answering(model: Any) -> Any:
     return out
 
 def answer_length(model: Any, ids: list[int]) -> int: # tokens, where no length was given
-    return min(128, max(1, model.length - len(ids)))
+    usual = model.block if model.canvas else 128
+    return min(usual, max(1, model.length - len(ids)))
 
 # %% ../../nbs/sampler/filling.ipynb #68e1f008
 def chat(

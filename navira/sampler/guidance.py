@@ -4,81 +4,20 @@
 
 # %% ../../nbs/sampler/guidance.ipynb #gui-imports
 from __future__ import annotations
-import copy
 from collections.abc import Callable, Iterable
-from functools import partialmethod
-from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import Denoiser, Forward
+from ..diffusion import Denoiser
 from .prompts import literal_ids
+from .renoise import HeldForward, Holding
 from .requests import check_model
 
 # %% auto #0
 __all__ = ['Tokens', 'Choice', 'token_ids', 'Constrained', 'constrained', 'without_end', 'Guided', 'guided']
-
-# %% ../../nbs/sampler/guidance.ipynb #gui-holding
-class HeldForward(Forward):
-    "A pass of a model that is held, with other logits, and its own qualities."
-    def __init__(self, of: Holding, p: Any, n: int): # p: over n rows, or a multiple
-        self.of, self.p, self.seen_masked = of, p, p.seen_masked[:n]
-        whole = isinstance(p.share, float)
-        self.share = len(p.seen_masked) / n if whole else p.share.view(-1, n).sum(0)
-
-    def logits(self, where, name='logits'):
-        row, at = where if isinstance(where, tuple) else where.nonzero(as_tuple=True)
-        return self.of.change(attrgetter(name)(self.p), row, at)
-
-    def left_out(self, where: Any) -> Tensor: return self.logits(where, 'left_out')
-    def _quality(self): return self.rated(slice(None))
-    def rated(self, rows): return self.p.rated(torch.arange(len(self.seen_masked))[rows])
-
-class Holding(Denoiser):
-    "A model that holds a model, and changes the logits of its passes."
-    about: Callable[[Tensor], Tensor] # ids [n, L] at the start -> [n, L], what it keeps of them
-    change: Callable[..., Tensor]     # logits of a pass, rows [N], places [N] -> [N, V]
-    now: Tensor                       # [n, L] what it keeps of a run's samples, or of some rows
-    samples: Tensor | None = None     # [n] the numbers of the samples
-
-    def __init__(self, model: Denoiser):
-        self.model, self.eos_ids = model, model.eos_ids
-
-    def read(self, x: Tensor) -> Tensor: return x     # ids [B, L], of which it may read more
-    def each(self, given: Any) -> Any: return given   # the same for what goes with them
-
-    @property
-    def bare(self): return self.model.bare
-
-    def starting(self, x, samples):
-        out = copy.copy(self)
-        out.model, out.samples = self.model.starting(x, samples), samples
-        out.now = out.about(x.to(samples.device))
-        return out
-
-    def at(self, st, rows=slice(None)):
-        if self.samples is None: # a run without `sample`: all that is fixed is its prompt
-            x = st.x.masked_fill(st.free, self.mask_id)
-            return self.starting(x, st.noise.samples).at(st, rows)
-        out, same = copy.copy(self), st.noise.samples[rows][:, None] == self.samples
-        out.now = self.now[same.int().argmax(1), :st.x.shape[1]]
-        out.model = self.model.at(st, rows)
-        return out
-
-    def run(self, name: str, x: Tensor, *more: Any) -> Any: # a method's, and its arguments
-        n, of = len(x), self
-        if self.samples is None: of = self.starting(x, torch.arange(n, device=x.device))
-        p = methodcaller(name, of.read(x), *map(of.each, more))(of.model)
-        if isinstance(p, tuple): return HeldForward(of, p[0], n), p[1][:n]
-        return HeldForward(of, p, n)
-
-for name in ('__call__', 'attending', 'embedded', 'shadow', 'partial'):
-    setattr(Holding, name, partialmethod(Holding.run, name))
-for name in {*Denoiser.__annotations__, 'device'} - {'eos_ids'}:
-    setattr(Holding, name, property(attrgetter(f'model.{name}')))
 
 # %% ../../nbs/sampler/guidance.ipynb #gui-constrained
 Tokens = int | str | Iterable[int | str] | Tensor
@@ -192,7 +131,7 @@ class Guided(Holding):
     def partial(self, x, cache, run, depth, rows):
         both = torch.cat([rows, rows + len(cache.x) // 2])
         p = self.model.partial(self.read(x), cache, self.each(run), depth, both)
-        return HeldForward(self, p, len(x))
+        return HeldForward(self, p, x)
 
     def change(self, logits, row, at):
         c, u = logits((torch.cat([row, row + len(self.now)]), self.each(at))).chunk(2)

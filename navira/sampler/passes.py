@@ -6,6 +6,7 @@
 from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,8 @@ class Pass:
 
     Rows that nothing is asked about are never run; asking is never an error. Rows in `together`
     run in one batch with the first that are asked about."""
+    logits_of = attrgetter('logits')
+
     def __init__(self,
         model: Denoiser,
         st: Any, # a `State`
@@ -176,7 +179,7 @@ class Pass:
         out, order = list[Tensor](), list[np.ndarray]()
         for rows, forward in self.parts:
             own = rows[at.flat // self.x.shape[1]]
-            if own.any(): out.append(forward.logits(at if rows.all() else at.within(rows)))
+            if own.any(): out.append(self.logits_of(forward)(at if rows.all() else at.within(rows)))
             order.append(own.nonzero()[0])
         if not out: return torch.empty(0, self.model.vocab_size or 0, device=self.x.device)
         logits = out[0]

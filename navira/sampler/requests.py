@@ -14,6 +14,7 @@ from typing import Any
 from ..base.checks import check_choice, check_int
 from ..core import Policy
 from ..diffusion import as_denoiser, Denoiser
+from .renoise import renoised
 from .registry import parameters, policies, policy as named_policy
 
 # %% auto #0
@@ -32,7 +33,9 @@ def check_model(model: Any) -> Denoiser:
         raise ValueError(f'model={str(model)!r}: expected a model, not its name; '
                          f'navira.load({name}) opens one')
     lacks = [a for a in ('mask_id', 'length') if not hasattr(model, a)]
-    if callable(model) and not lacks: return as_denoiser(model)
+    if callable(model) and not lacks:
+        model = as_denoiser(model)
+        return renoised(model) if model.noise == 'uniform' else model
     kind = type(model)
     has = ''.join(f', and has no {a}' for a in lacks)
     raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} is no navira.Denoiser{has}; '
@@ -66,7 +69,9 @@ def choose(
     caller: Callable, # that a user called: one of its parameters may have been meant
 ) -> tuple[Policy, str, int | None]: # the policy, its name with hyper-parameters, `block_length`
     """KeyError or ValueError for another policy or hyper-parameter, with the nearest. The default
-    is what reads best (studies/settings), or LLaDA's policy if there is no quality head."""
+    is what reads best (studies/settings), LLaDA's policy if there is no quality head, or
+    DiffusionGemma's for its network."""
+    if policy is None and model is not None and model.canvas: policy = 'entropy-bound'
     if policy is None:
         good = model is not None and model.has_quality
         policy, hyper = ('remdm-cap', dict(top_p=.5) | hyper) if good else (

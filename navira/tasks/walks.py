@@ -81,11 +81,15 @@ class Walks:
         for power in self.powers[-2:0:-1]: x.append(one(self.kernel[x[-1]] * power[:, x[0]].T))
         return np.stack(x, 1)
 
-    def given(self, x): # [B, L] ids -> [B, L, V + 1] float64
+    def given(self,
+        x, # [B, L] ids
+        noise=0., # share of tokens that are random ones, or [B, 1, 1]
+    ): # -> [B, L, V + 1] float64
         "Probability of each node at each position, given all other visible ones."
         one = torch.eye(self.nodes).double()
         kernel = torch.from_numpy(self.kernel)
-        may = torch.cat([one, one.sum(0, True)])[x].unbind(1)         # L of [B, V]
+        seen = torch.cat([one, one.sum(0, True)])[x]
+        may = ((1 - noise) * seen + noise / self.nodes).unbind(1)     # L of [B, V]
         before = [one]
         after = [kernel]
         for d in may[:-1]: before.append(before[-1] * d[:, None] @ kernel)

@@ -79,7 +79,7 @@ def test_what_the_terminal_lacks_is_spelt_out(run, monkeypatch):
     ('generate --gen-length 16', 'expected --max-new-tokens'),
     ('fill a___ --temperature .5', 'as in --policy prism:top_p=.5'),
     ('compare --policies prism', 'policies are arguments'),
-    ('report --store x', 'the store is an argument'),
+    ('report --store x', 'the store is an argument'), ('info --model x', 'navira info FOLDER'),
     ('generate --import no.py', 'no.py: not found'),
     ('generate -p prism:name=x', "hyper-parameter 'name'"),
     ('sweep small --set source=x', "setting 'source'")])

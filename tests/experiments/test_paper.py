@@ -3,7 +3,7 @@ import pytest
 
 from navira.experiments.measure import evaluate
 from navira.experiments.paper import over_budgets, passes, report
-from navira.experiments.results import frame, main_budget, points, tables
+from navira.experiments.results import frame, points
 from navira.experiments.run import run
 from helpers.experiments import home, judge, one_thread_each  # noqa: F401
 from order import root
@@ -13,11 +13,6 @@ def stored(name): return points(frame(root/'results'/name))
 @pytest.fixture(scope='module')
 def small(): return stored('small')
 
-def test_the_larger_model_is_read_at_its_usual_nucleus():
-    large = stored('smollm2')
-    t = tables(large)
-    assert t.top_p['backbone', 64] == .9 and t.eta['prism', 64] == .08
-    assert main_budget(large) == 64
 
 def test_a_policy_of_a_readers_own_is_in_figures_as_the_papers_are(small):
     own = small.assign(label=small.label.replace('prism', 'mine'))

@@ -1,20 +1,9 @@
-"What the tests of the core share: the policies of the paper, and draws by a fixed score."
+"The policies of the paper."
 import math
-
-import torch
-
-from navira.core import TopK
-from helpers.peers import state
-
-N = 50_000
-
-# ---- Policies
 
 NAMES = ('backbone mdlm prism prism-stochastic navira-det navira navira-quadratic navira-sigmoid '
          'navira-piecewise').split()
-COUPLED, DECOUPLED = ['prism', 'prism-stochastic'], [n for n in NAMES if n.startswith('navira')]
-CORRECTING = COUPLED + DECOUPLED
-
+COUPLED = ['prism', 'prism-stochastic']
 
 # Settings of each, and its temperature at a progress as the paper writes it
 def quadratic(u): return .1 if u <= .4 else .1 + .8 * ((u - .4) / .6) ** 2
@@ -31,13 +20,3 @@ FORMS = {
     'navira-quadratic': (dict(tau_min=.1, tau_max=.9, h=.4), quadratic),
     'navira-sigmoid': (dict(tau_min=.1, tau_max=.9, k=9., c=.6), sigmoid),
     'navira-piecewise': (dict(tau_min=.1, tau_mid=.3, tau_max=.9, p1=.3, p2=.7), piecewise)}
-
-# ---- Draws by a fixed score
-
-S5 = torch.tensor([-1.2, .3, .9, 1.4, 2.5], dtype=torch.float64)
-
-def picked(k, tau, s=S5, n=N):
-    "What a rule of score -s picks in each of n rows"
-    st = state(torch.zeros(len(s), dtype=torch.long), 9, 0, 10, n)
-    rule = TopK(lambda st, p, where: (-s).expand(st.x.shape), k, tau)
-    return rule(st, None, torch.ones(n, len(s), dtype=torch.bool))

@@ -32,10 +32,6 @@ def wanted(device):
     if device is None: return None
     return dict(cuda=True, cpu=False).get(torch.device(device).type)
 
-# what makes the host wait for an accelerator
-WAITS = {'cpu', 'item', '__bool__', '__int__', '__float__', '__index__', 'tolist', 'nonzero',
-         'masked_select', 'unique', 'equal', 'bincount', 'tensor', 'as_tensor', 'new_tensor'}
-
 class Pretended(TorchFunctionMode):
     "Within it `cuda:0` is there."
 
@@ -43,7 +39,6 @@ class Pretended(TorchFunctionMode):
         super().__init__()
         # a weak reference keeps the address from being given out again
         self._there = {}
-        self.waits = 0      # how often the host waited for it
 
     def on(self, t):
         "Does it live on the accelerator?"
@@ -70,19 +65,11 @@ class Pretended(TorchFunctionMode):
                             'copy the tensor to host memory first.')
         want, args, kwargs = self.asked(func, name, args, kwargs)
         there = any(map(self.on, tensors))
-        listed = want and not tensors                   # a list of the host, made a tensor there
-        masked = name in INDEXING and there and any(
-            i.dtype == torch.bool for i in tensors_in(args[1:2]))
-        if name in WAITS and (listed if 'tensor' in name else there) or masked: self.waits += 1
         if want is None and there and name not in ACROSS and func != Tensor.data.__set__:
             free = name in INDEXING and self.on(args[0])
             self.check(name, [args[0], *args[2:3]] if free else tensors)
         goes = there if want is None else want
         if name in INDEXING: goes = self.on(args[0])
-        g = kwargs.get('generator')
-        if g is not None and goes != (g.device.type == 'cuda'):
-            raise RuntimeError(f"Expected a '{'cuda' if goes else 'cpu'}' device type for "
-                               f"generator but found '{g.device.type}'")
         out, known = func(*args, **kwargs), set(map(key, tensors))
         if want is not None and isinstance(out, Tensor) and key(out) in known:
             return self.place(out, want)

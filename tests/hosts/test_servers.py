@@ -51,20 +51,6 @@ def test_a_policy_writes_what_the_own_loop_writes(name):
     assert len(read) <= (16 if rule.matched else last.n * rule.passes)
     for ids in read: assert torch.equal(ids[ragged != M], ragged[ragged != M])
 
-@pytest.mark.parametrize('name', TWO)
-def test_rows_are_alone_a_step_is_pure_and_blocks_follow_on_each_other(name):
-    "A second block has the numbers of later steps, as block after block in `sample`"
-    rule = policy(name)
-    first = run(rule, ragged, network, M)[0]
-    assert torch.equal(first.st.x[0], run(rule, ragged[:1], network, M)[0].st.x[0])
-    memory = start(rule, ragged, M, 16, 3)
-    for _ in range(4):
-        given = memory.ids, network(memory.ids)[0], None, memory
-        ids, memory = policy_step(*given)
-        again, other = policy_step(*given)
-        assert torch.equal(ids, again) and torch.equal(memory.st.x, other.st.x)
-    second = run(rule, ragged, network, M, after=first)[0].st
-    assert torch.equal(second.x, reference(rule, ragged, made=first.st.n).x)
 
 @pytest.mark.parametrize('name', TWO)
 def test_a_run_goes_on_after_a_host_has_changed_the_text(name):

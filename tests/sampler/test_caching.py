@@ -6,6 +6,7 @@ import torch
 
 from navira.sampler.caching import Cached, Caching
 from navira.diffusion import Denoiser
+from navira.sampler.guidance import guided
 from navira.sampler.joint import orchard
 from navira.sampler.registry import policy
 from navira.sampling import sample
@@ -26,50 +27,49 @@ def test_refreshed_in_every_step_it_is_no_cache(name):
 @pytest.mark.parametrize('name', ['backbone', 'mdlm', 'llada-low-confidence', 'remdm-cap'])
 def test_with_one_block_nothing_can_go_stale(name, shift, cache):
     "Keys and values of one block are functions of a token and its place: a cache has no error"
-    model = llama(1, shift)
     how = dict(prompt=[[1, 2], [4, 5, 6, 7]], max_new_tokens=6, seed=2, progress=False)
-    for more in ({}, dict(block_length=3)):
-        plain = sample(model, name, 12, **how, **more)
-        cached = sample(model, name, 12, cache=cache, refresh=5, **how, **more)
+    one = llama(1, shift)
+    for model, more in (one, {}), (one, dict(block_length=3)), (guided(one, 2.), {}):
+        plain = sample(model, name, 24, **how, **more)
+        cached = sample(model, name, 24, cache=cache, refresh=5, **how, **more)
         assert torch.equal(plain.tokens, cached.tokens)
         assert not cached.audit.found or cached.audit.summary()['max_kl'] < 1e-9
+
+class Spy(Denoiser):
+    "Remembers which positions ran"
+    mask_id, length, n_blocks = 10, 12, 2
+    def __init__(self): self.model, self.seen = small_lm(3), []
+    def partial(self, x, cache, run, *how):
+        self.seen.append(run)
+        return self.model.partial(x, cache, run, *how)
 
 @pytest.mark.parametrize('kind, refresh, masks, runs', [
     ('prompt', 4, 6, [4, 5, 6, 7, 8, 9, 10, 11]), ('changed', 4, 6, [5, 6, 7, 8, 9, 10, 11]),
     ('changed', 4, 1, [5, 11]), ('changed', 1, 6, [*range(12)])])
 def test_what_runs_and_when(kind, refresh, masks, runs):
     "Four positions of a prompt, and an edit at position 5"
-    model, seen = small_lm(3), []
-    class Spy(Denoiser):
-        mask_id, length, n_blocks = model.mask_id, model.length, 2
-        def partial(self, x, cache, run, *how):
-            seen.append(run[0].nonzero()[:, 0].tolist())
-            return model.partial(x, cache, run, *how)
+    spy = Spy()
     x = (torch.arange(12) % 10).masked_fill(torch.arange(12) >= 12 - masks, 10)
     st = state(x, 10, 0, 9, n=3, fixed=torch.arange(12) < 4)
-    cached = Cached(Spy(), st.noise.samples, Caching(kind, refresh))
+    cached = Cached(spy, st.noise.samples, Caching(kind, refresh))
     cached.resume(st)                                             # full
     cached.resume(replace(st, i=1, x=st.x.index_fill(1, torch.tensor([5]), 9)))
-    assert seen[1] == runs
+    assert spy.seen[1][0].nonzero()[:, 0].tolist() == runs
 
 def test_a_token_that_was_unsure_refreshes_its_text_alone():
     "Also where another row has left, and one comes that the last pass did not run"
-    model, seen = small_lm(3), []
-    class Spy(Denoiser):
-        mask_id, length, n_blocks = 10, 12, 2
-        def partial(self, x, cache, run, *how):
-            seen.append(run.all(1).tolist())
-            return model.partial(x, cache, run, *how)
+    spy = Spy()
     x = torch.arange(48).view(4, 12) % 7
     st = state(x.masked_fill(torch.arange(12) >= 5, 10), 10, 0, 9)
-    q = model(st.x).logits(st.masked).softmax(-1).view(4, 7, -1)[:, 0]    # at position 5
+    q = spy.model(st.x).logits(st.masked).softmax(-1).view(4, 7, -1)[:, 0]    # at position 5
     nats = -torch.xlogy(q, q).sum(-1)
     level = nats[1:3].mean().item()
-    cached = Cached(Spy(), st.noise.samples, Caching('changed', unsure=level))
+    cached = Cached(spy, st.noise.samples, Caching('changed', unsure=level))
     cached.resume(st[:3])
     cached.resume(replace(st, i=1, x=st.x.index_fill(1, torch.tensor([5]), 9))[1:])
     # the audit's pass stands between
-    assert seen[0] == [True] * 3 and seen[-1] == [*(nats[1:3] > level).tolist(), True]
+    whole = [run.all(1).tolist() for run in spy.seen]
+    assert whole[0] == [True] * 3 and whole[-1] == [*(nats[1:3] > level).tolist(), True]
 
 @pytest.mark.parametrize('cache', ['prompt', 'changed'])
 @pytest.mark.parametrize('refresh', [1, 2, 4])

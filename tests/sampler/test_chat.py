@@ -11,13 +11,6 @@ def golden(root, name): return navira.load(root/'tests'/'golden'/name)
 @pytest.fixture(scope='module')
 def model(pytestconfig): return golden(pytestconfig.rootpath, 'llada')
 
-def test_the_template_is_the_tokenizers_own(model):
-    said = ('user', 'the house'), ('assistant', 'and'), ('user', 'then')
-    ids = chat_ids(model, [dict(role=role, content=text) for role, text in said])
-    assert model.tokenizer.decode(ids, skip_special_tokens=False) == (
-        '<|start|>user\nthe house<|eot|><|start|>assistant\nand<|eot|><|start|>user\nthen<|eot|>'
-        '<|start|>assistant\n')
-    assert chat_ids(model, 'the house') == chat_ids(model, [dict(role='user', content='the house')])
 
 @pytest.mark.parametrize('name', ['bytes', 'bert', 'llada'])
 def test_a_question_about_the_mask_is_a_question(root, name, monkeypatch):

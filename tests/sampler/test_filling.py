@@ -19,12 +19,6 @@ def test_the_length_of_a_blank(embedded, text, tokens, masks):
     rest = re.sub(r' ?_{3,}| <\|mask\|>', '', text)
     assert (out.tokens >= 0).sum() - n_tokens(embedded, rest) == masks
 
-@pytest.mark.parametrize('text, tokens, policy, budget', [
-    ('a ___ b', 1, 'prism', 2),
-    (['a ______ b ___', 'a ___'], None, 'navira-det', 3 * 20 + 3 + 4 + 5)])
-def test_the_budget_of_a_filling_is_its_tries_and_a_pass_a_token_to_compare(
-        embedded, text, tokens, policy, budget):
-    assert fill(text, tokens=tokens, policy=policy, model=embedded).budget == budget
 
 def test_a_plain_blank_has_as_many_tokens_as_are_likeliest(embedded):
     texts = ['The man opened{} and walked in.', '"Yes," she{}.']

@@ -4,13 +4,11 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 import navira
-from navira.models.critic import Critic
 from navira.sampler.guidance import constrained, guided
-from navira.sampler.registry import parameters, policies, policy
+from navira.sampler.registry import policy
 from navira.sampling import sample, states
 from navira.base.noise import Noise
 from helpers.sample_api import says
-from helpers.peers import KINDS
 from toys import llama, small_lm
 
 ENDS = 2,
@@ -52,38 +50,16 @@ def test_it_is_the_published_loop(scale, steps, block):
         assert out.tokens[0].tolist() == expected.tolist()
         assert out.n_forward.tolist() == [2 * steps] and out.charged == 2 * steps
 
-@pytest.mark.parametrize('name', KINDS)
-def test_every_policy_writes_with_it_and_pays_for_it(name):
-    model = lm()
-    kw = dict(critic=Critic.of(model, 1)) if 'critic' in parameters(policies()[name]) else {}
-    how = dict(prompt=[[3, 10, 5], [7, 10, 10]], length=12, seed=1, eos='keep')
-    rule, seen = policy(name, **kw), []
-    hook = model.register_forward_hook(lambda net, args, out: seen.append(len(args[0])))
-    out = sample(guided(model, .7), rule, 24, **how)
-    hook.remove()
-    assert (out.tokens != model.mask_id).all() and (out.n_forward <= 24).all()
-    if name in ('wino', 'token-critic'): return            # passes with shadows, or of a critic
-    assert not any(n % 2 for n in seen) and sum(seen) == out.n_forward.sum()   # twice the rows
-
-@pytest.mark.parametrize('name', ['mdlm', 'remdm-cap', 'navira-det-changed'])
-def test_a_cache_that_is_refreshed_in_every_step_changes_nothing(name):
-    how = dict(prompt=[[3, 1], [7, 5, 4]], max_new_tokens=8, seed=1, block_length=4)
-    for model in guided(lm(), 2.), guided(llama(shift=True), 2.):
-        a, b = (sample(model, name, 32, **how, **c) for c in ({}, dict(cache='changed', refresh=1)))
-        assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward, b.n_forward)
-        kept = sample(model, name, 32, cache='prompt', **how)
-        assert (kept.n_forward <= a.n_forward).all() and kept.audit.used
 
 def test_what_stays_as_it_is():
     model = lm()
     x = torch.tensor([[3, 10, 5], [7, 10, 10]])
     assert guided(guided(model, 2.), 0) is model and constrained(model) is model
-    every = torch.ones_like(x, dtype=torch.bool)
     assert torch.allclose(guided(model, 2.)(x).quality(), model(x).quality())
     noise = Noise(1, torch.arange(2))
     *_, last = states(policy('mdlm'), guided(model, 2.), x, 2, noise)     # without `sample`
     out = sample(guided(model, 2.), 'mdlm', 4, prompt=x, length=3, seed=1, eos='keep')
-    assert torch.equal(last.x, out.tokens) and (guided(model, 2.)(x).logits(every)[:, 10] < 0).all()
+    assert torch.equal(last.x, out.tokens)
 
 @pytest.mark.parametrize('parts, make', [
     (['text 1 has no prompt', 'scale of 0'],
@@ -96,7 +72,7 @@ def test_what_stays_as_it_is():
     (['text 0, position 4'],
      lambda m: sample(constrained(m, allowed=lambda i: 10 if i == 4 else None), 'mdlm', 8)),
     (['text 1, position 3'],                            # the end alone, and too early for it
-     lambda m: sample(constrained(m, allowed=lambda i: 2 if i == 3 else None, min_new_tokens=2),
+     lambda m: sample(constrained(m, allowed=lambda i: 2 if i == 3 else None, min_new_tokens=1),
                       'mdlm', 8, prompt=[[3], [3, 4, 5]], length=6)),
     (['position 0'], lambda m: sample(constrained(m, allowed=ENDS), 'mdlm', 8, eos='suppress'))])
 def test_what_cannot_be_is_said_at_the_door(parts, make):

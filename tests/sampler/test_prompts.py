@@ -23,12 +23,6 @@ def ids_of(model, text): return read_prompts(model, text)[0].ids.tolist()
 
 # ---- Ids
 
-def test_given_ids_stand_first_and_masks_follow():
-    model, rows = Tiny(6, MASK), [[1], [2, MASK, 3]]
-    def start(**how): return start_ids(model, prompt=rows, **how).tolist()
-    assert start() == [[1] + [MASK] * 5, [2, MASK, 3] + [MASK] * 3]
-    assert start(length=4) == [[1] + [MASK] * 3, [2, MASK, 3, MASK]]
-    assert start(max_new_tokens=1) == [[1, MASK, -1, -1], [2, MASK, 3, MASK]]
 
 plain = hs.none() | hs.booleans() | hs.floats() | hs.integers() | hs.text(max_size=3) | hs.just({})
 
@@ -51,11 +45,6 @@ def test_a_start_that_cannot_be_is_refused_with_what_was_expected(parts, kw):
 
 # ---- Texts
 
-def test_a_text_with_blanks_keeps_its_end_unless_new_tokens_follow(encoder):
-    last = encoder.tokenizer.encode('the').ids[-1]
-    for text in ('the [MASK*2] man', 'the man [MASK*2]'): assert ids_of(encoder, text)[-1] == last
-    x = start_ids(encoder, prompt='the man [MASK*2]', max_new_tokens=3)[0]
-    assert (x[-5:] == encoder.mask_id).all() and x[-6] == encoder.tokenizer.encode('man').ids[-2]
 
 def test_special_tokens_around_a_prompt_are_no_part_of_the_text(encoder):
     "Those that a user typed are, and so are those that the model wrote."
