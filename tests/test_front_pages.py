@@ -41,8 +41,8 @@ def test_the_number_of_policies_is_one():
     import navira
     said = re.findall(r'(\d+) policies\.', (root/'README.md').read_text('utf-8'))
     assert said == [str(len(navira.policies()) // 10 * 10)]
-    number = r'(?:[678]\d|sixty|seventy|eighty)(?:-\w+)?[ \n]'
-    several = number + r'(?:\w+[ \n])?(?:policies|samplers)\b'
+    number = r'\b(?:[678]\d|sixty|seventy|eighty)(?:-\w+)?'
+    several = rf'{number}[ \n](?:\w+[ \n])?(?:policies|samplers)\b'
     pages = [p for p in PAGES if p != 'index']
     assert not [p for p in pages if re.search(several, (root/f'nbs/{p}.ipynb').read_text('utf-8'))]
 

@@ -84,6 +84,11 @@ class Caching:
                 ).format(**self.summary())
 
 # %% ../../nbs/sampler/caching.ipynb #46cb707e
+def _without_ends(ids: Tensor, run: Tensor) -> Tensor: # of entries [b, L], [b, L] bool
+    "In a network of blocks, what is to the right of a change has read the old text."
+    ends = run.any(1, keepdim=True) & (run.flip(1).cumsum(1).flip(1) == 0)
+    return ids.masked_fill(ends, -2)
+
 class Cached(Denoiser):
     "A model that keeps what its passes over a batch left."
     def __init__(self,
@@ -133,9 +138,8 @@ class Cached(Denoiser):
         entries = self.kept.x if rows is None else self.kept.x[rows]
         if self.how.unsure is not None: due |= self.surprised(at, st.committed & (st.x != entries))
         run = self.needed(st, entries)
-        if self.how.cache == 'block': # what is to the right of a change has read the old text
-            ends = run.any(1, keepdim=True) & (run.flip(1).cumsum(1).flip(1) == 0)
-            self.kept.x[slice(None) if rows is None else rows] = entries.masked_fill(ends, -2)
+        if self.how.cache == 'block':
+            self.kept.x[slice(None) if rows is None else rows] = _without_ends(entries, run)
         audited = due & (every > 1) & (last >= 0)
         # else both passes are the same
         if audited.any(): audited &= read(~run & (st.x >= 0)).any(1)

@@ -4,7 +4,6 @@ import hashlib, math, re
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as hs
 
 from navira.base.noise import AHEAD, Noise
 
@@ -32,11 +31,3 @@ def test_every_purpose_has_its_own_numbers(root):
     r = np.corrcoef(u.numpy()) - np.eye(len(u))
     assert abs(r).max() < 5 / math.sqrt(u.shape[1]) and len(u.unique()) == u.numel()
 
-@given(hs.integers(0, 99), hs.integers(0, 3), hs.lists(hs.tuples(hs.integers(0, 99),
-       hs.sampled_from(['order', 'ties'])), min_size=1), hs.permutations(range(4)))
-def test_numbers_hang_neither_on_what_was_asked_before_nor_on_rows(i, made, before, rows):
-    samples = torch.arange(3, 7)
-    noise = Noise(5, samples, made)
-    for j, purpose in before: noise.uniform(j, purpose, 6)
-    alone = Noise(5, samples[rows], made + i).uniform(0, 'order', 6)
-    torch.testing.assert_close(noise[rows][:2].uniform(i, 'order', 6), alone[:2])

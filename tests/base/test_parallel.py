@@ -6,7 +6,7 @@ import torch
 
 from navira.base.parallel import parallel_map
 from navira.sampling import sample
-from toys import random_joint
+from navira.sampler.joint import random_joint
 
 @pytest.fixture(params=[1, 2, 3])
 def threads(request):

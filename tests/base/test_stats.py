@@ -3,10 +3,8 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
-from navira.base.stats import bootstrap, percentiles, Ratio, resampled, resamplings
-from navira.evaluation.perplexity import Perplexity
+from navira.base.stats import percentiles, resampled, resamplings
 
 
 def test_paired_resamplings_do_not_depend_on_how_many_samples_there_are():
@@ -24,11 +22,4 @@ def test_resamplings_without_a_value_push_both_ends_outwards():
     draws[:100] = np.nan
     assert all(map(math.isnan, percentiles(draws)))
 
-
-def test_a_ratio_and_a_perplexity_are_sums_over_sums():
-    part, whole = torch.tensor([1., 2, 0]).repeat(4), torch.tensor([2., 2, 0]).repeat(4)
-    r, p = Ratio(part, whole), Perplexity(part, whole)
-    assert float(r) == r.value == 3/4 and r.interval() == bootstrap(part, whole)
-    assert float(p) == p.value == pytest.approx(math.exp(3/4))
-    assert p.interval() == bootstrap(part, whole, np.exp) and p.interval()[0] < p.value
 

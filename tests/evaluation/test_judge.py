@@ -102,10 +102,7 @@ def test_an_answer_is_bounded_in_bytes_and_time(serve, fault, what):
 LONG = 'x' * (LONGEST - 5) + 'sk-secret-123'
 
 @pytest.mark.parametrize('script, asked, failed', [
-    ([chat(GOOD)], 1, None), ([chat('I like it.'), chat(GOOD)], 2, None),
     ([chat(None), chat(GOOD)], 2, None),
-    ([chat('I like it.')] * 2, 2, 'no JSON'),
-    ([chat(GOOD.replace('3', '11', 1))] * 2, 2, 'a mark is between 1 and 10'),
     ([chat(GOOD.replace('3', 'NaN', 1))] * 2, 2, 'a mark is between 1 and 10'),
     ([fails(400)], 1, 'refused'), ([chat(LONG)] * 2, 2, 'characters')])
 def test_a_verdict(serve, script, asked, failed):
@@ -156,17 +153,12 @@ def test_how_likely_an_answer_is(serve, script, person):
     assert s.requests[0]['logprobs'] and all(r['messages'] == question for r in s.requests)
     assert not s.script
 
-def odd(logprobs):
-    return lambda h: h.send(200, dict(choices=[dict(message=dict(content='x'), logprobs=logprobs)]))
-
-@pytest.mark.parametrize('fault, error, what', [
-    (fails(401), ValueError, 'the server refused'), (fails(500), ConnectionError, 'no answer'),
-    (lambda h: h.send(200, dict(choices=[7])), ConnectionError, 'without a message'),
-    *((odd(v), ValueError, 'expected `top_logprobs`') for v in (
-        [3], dict(content=[]), dict(content=[dict(top_logprobs=[dict(token='person')])]),
-        *(dict(content=[dict(top_logprobs=[dict(token='person', logprob=p)])])
-          for p in (1e9, 2, 'high', math.nan))))])
-def test_answers_without_probabilities(serve, fault, error, what):
-    s, end = serve([fault] * 3)
-    with pytest.raises(error, match=f"'the-model' at http.*{what}"):
+@pytest.mark.parametrize('logprobs', [
+    [3], dict(content=[]), dict(content=[dict(top_logprobs=[dict(token='person')])]),
+    *(dict(content=[dict(top_logprobs=[dict(token='person', logprob=p)])])
+      for p in (1e9, 2, 'high', math.nan))])
+def test_answers_without_probabilities(serve, logprobs):
+    answer = dict(choices=[dict(message=dict(content='x'), logprobs=logprobs)])
+    s, end = serve([lambda h: h.send(200, answer)] * 3)
+    with pytest.raises(ValueError, match="'the-model' at http.*expected `top_logprobs`"):
         probabilities(end, [dict(role='user', content='Who?')], ['person', 'machine'])

@@ -48,12 +48,6 @@ def test_any_setting_ends_in_a_sweep_or_in_a_sentence(name, v):
     except (KeyError, ValueError) as e: assert str(e)
     else: assert s == read_sweep(dict(entries=entries, **{name: v}))
 
-def test_a_sweep_is_a_product_by_rising_budgets():
-    s = Sweep((dict(policy='prism', vary=dict(top_p=[.25, .5])),
-               dict(policy='backbone', seeds=[7])), budgets=(40, 2, 8), seeds=(0, 1, 5))
-    made = cells(s)
-    assert [c.budget for c in made] == [2] * 7 + [8] * 7 + [40] * 7
-    assert len({c.key for c in made}) == 21
 
 def test_a_key_is_of_what_decides_tokens():
     c = Cell('prism', 8, dict(eta=.01))     # .01 is the default

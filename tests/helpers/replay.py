@@ -23,14 +23,3 @@ def data_of(page):
     block = r'<script id="data" type="application/json">(.*?)</script'
     return json.loads(re.search(block, page, re.S)[1])
 
-def check_panels(d, traces, row):
-    "Each panel says what its trace says."
-    back = [*map(hostile.index, d['vocab']), mask_id]     # -1 is the mask
-    for panel, tr in zip(d['panels'], traces, strict=True):
-        x = panel['x0']
-        assert [back[v] for v in x] == tr.x[0, row].tolist() and len(panel['steps']) == tr.T
-        for i, s in enumerate(panel['steps']):
-            for place, token in s['x']: x[place] = token
-            assert [back[v] for v in x] == tr.x[i + 1, row].tolist()
-            assert s['r'] == tr.remasked[i, row].nonzero()[:, 0].tolist()
-            assert s['v'] == tr.unmasked[i, row].nonzero()[:, 0].tolist()

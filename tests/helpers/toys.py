@@ -8,11 +8,7 @@ from navira.models.layers import Config
 from navira.models.dit import MaskedLM
 from navira.models.critic import Critic
 from navira.diffusion import Denoiser, Forward
-from navira.sampler.joint import random_joint  # noqa: F401 (tests take it from here)
 from navira.base.noise import Noise
-
-# a planted error must fall below the first, the right distribution stays above the second
-REJECT, ACCEPT = 1e-6, 1e-3
 
 
 def truncate(q, P):

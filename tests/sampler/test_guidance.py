@@ -4,8 +4,10 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 import navira
+from navira.diffusion import Denoiser
 from navira.sampler.guidance import constrained, guided
 from navira.sampler.registry import policy
+from navira.sampler.renoise import Holding
 from navira.sampling import sample, states
 from navira.base.noise import Noise
 from helpers.sample_api import says
@@ -57,6 +59,8 @@ def test_what_stays_as_it_is():
     assert guided(guided(model, 2.), 0) is model and constrained(model) is model
     assert torch.allclose(guided(model, 2.)(x).quality(), model(x).quality())
     noise = Noise(1, torch.arange(2))
+    # whatever a model says of itself, one that holds it says too
+    assert {*Denoiser.__annotations__, 'device'} - {'eos_ids'} <= {*vars(Holding)}
     *_, last = states(policy('mdlm'), guided(model, 2.), x, 2, noise)     # without `sample`
     out = sample(guided(model, 2.), 'mdlm', 4, prompt=x, length=3, seed=1, eos='keep')
     assert torch.equal(last.x, out.tokens)

@@ -60,13 +60,6 @@ def test_special_tokens_around_a_prompt_are_no_part_of_the_text(encoder):
         assert out[0] == str(seen[-1]) == tok.decode(ids, skip_special_tokens=False)
     assert out[0].startswith('the') and out[0].endswith(sep) and not out[0].endswith(sep + sep)
 
-def test_a_blank_takes_its_leading_space(embedded):
-    M = embedded.mask_id
-    def ids(text): return ids_of(embedded, text)
-    for text in 'The man opened the <|mask|> and', 'The man opened the<|mask|> and':
-        assert ids(text) == [*ids('The man opened the'), M, *ids(' and')]
-    assert ids('a <|mask|> <|mask|><|mask|>.') == [*ids('a'), M, M, M, *ids('.')]
-    assert ids('<|mask|> and') == [M, *ids(' and')] and ids('a\n<|mask|>') == [*ids('a\n'), M]
 
 def test_ids_without_a_token_are_never_written(tmp_path):
     model = byte_lm(400)

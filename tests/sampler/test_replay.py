@@ -5,26 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as hs
 
 from navira.sampler.replay import replay
-from helpers.replay import check_panels, data_of, decode, hostile, mask_id, trace
+from helpers.replay import data_of, decode, hostile, mask_id, trace
 
-T = hs.integers(1, 12)
-
-@settings(max_examples=40, deadline=None)
-@given(T, T, hs.integers(1, 3), hs.integers(1, 24), hs.integers(0, 99))
-def test_changes_rebuild_every_state_of_both_runs(T, U, n, L, seed):
-    a, b = trace(T, n, L, seed), trace(U, n, L, seed + 1)
-    for row in range(n):
-        d = data_of(replay(a, decode, row=row, other=b, names=('one', 'two')).html)
-        check_panels(d, [a, b], row)
-        assert [p['name'] for p in d['panels']] == ['one', 'two'] and 0 <= d['start'] <= max(T, U)
-    # it opens where most is remasked, by the second run where the first remasks nothing
+def test_it_opens_where_most_is_remasked():
+    "By the second run where the first remasks nothing"
+    a, b = trace(9, 1, 24), trace(7, 1, 24, seed=1)
     calm = replace(a, remasked=torch.zeros_like(a.remasked))
-    first, second = (data_of(replay(*p, decode, other=q).html)['start']
-                     for *p, q in ([calm, b], [b, calm]))
-    assert first == second
+    first, second = (data_of(replay(one, decode, other=two).html)['start']
+                     for one, two in ([calm, b], [b, calm]))
+    assert first == second > 0
 
 def test_hostile_tokens_never_stand_raw_in_the_page():
     "And the page loads nothing, in a frame of its own"
