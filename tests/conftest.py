@@ -1,6 +1,6 @@
 """Before anything is imported: no network, no window, and the same Hypothesis cases on every
 machine."""
-import os, shutil, signal
+import json, os, shutil, signal
 from pathlib import Path
 
 os.environ |= dict(HF_HUB_OFFLINE='1', TRANSFORMERS_OFFLINE='1', HF_DATASETS_OFFLINE='1')
@@ -16,6 +16,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGIN
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from safetensors.torch import load_file, save_file
 import kernels
 
 kernels.install()
@@ -37,6 +38,26 @@ def root():
 def golden(root):
     "Folders in the layouts of published models, with what their own code computes"
     return root / 'tests' / 'golden'
+
+
+@pytest.fixture
+def copied(golden, tmp_path):
+    """A folder of `golden` without some files, given as patterns, with other tensors, given as a
+    dictionary, and other fields in its config.json; None is no such tensor, 'absent' no field."""
+    def make(name='a2d-llama', *changes, **fields):
+        folder = shutil.copytree(golden / name, tmp_path / name, dirs_exist_ok=True)
+        config = json.loads((golden / name / 'config.json').read_text()) | fields
+        config = {k: v for k, v in config.items() if v != 'absent'}
+        (folder / 'config.json').write_text(json.dumps(config))
+        for change in changes:
+            if isinstance(change, str):
+                for file in folder.glob(change): file.unlink()
+                continue
+            weights = load_file(golden / name / 'model.safetensors') | change
+            weights = {k: w for k, w in weights.items() if w is not None}
+            save_file(weights, folder / 'model.safetensors', metadata=dict(format='pt'))
+        return folder
+    return make
 
 
 @pytest.fixture(scope='session')

@@ -146,7 +146,9 @@ class Renoised(Holding):
     def at(self, st, rows=slice(None)):
         out, i = super().at(st, rows), st.i if self.fresh else -st.noise.made
         out.now = self.drawn(st.noise.uniform(i, 'renoise', st.x.shape[1])[rows])
-        out.known = st.memory['noise'][rows] if 'noise' in st.memory else None
+        masks, free = st.masked[rows].sum(1), st.free[rows].sum(1).clamp(min=1)
+        own = (masks / free).clamp(1 / st.x.shape[1], 1) if self.canvas else None
+        out.known = st.memory['noise'][rows] if 'noise' in st.memory else own
         return out
 
     def read(self, x):
@@ -183,11 +185,11 @@ class NoisyJoint(Denoiser):
 
     def __init__(self, joint: JointDenoiser):
         self.joint, self.mask_id, self.length = joint, joint.mask_id, joint.length
-        self.vocab_size = joint.vocab_size
+        self.vocab_size = joint.mask_id + 1
 
-    def __call__(self, x: Tensor, noise: Tensor) -> JointForward: # [B, L], [B] share of noise
+    def __call__(self, x, noise): # [B, L], [B] share of noise
         noise, texts = noise.double()[:, None, None], self.joint.outcomes
         like = (1 - noise) * (texts == x[:, None]) + noise / self.mask_id
         p = self.joint.joint.flatten() * like.prod(2)                           # [B, texts]
-        is_v = F.one_hot(texts, self.vocab_size).double()
+        is_v = F.one_hot(texts, self.mask_id + 1).double()
         return JointForward(x, torch.einsum('bs,siv->biv', p / p.sum(1, True), is_v))

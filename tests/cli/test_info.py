@@ -13,14 +13,8 @@ def test_every_policy_and_parameter_fits_80_columns(run, monkeypatch):
     names = {word.partition('=')[0] for word in words if '=' in word}
     for factory in policies().values(): assert {*parameters(factory)} <= names
 
-def test_a_model_of_the_transformers_library(root, capsys):
-    code, printed = said(capsys, 'info', root / 'tests' / 'golden' / 'llada')
-    words = ' '.join(printed.out.split())
-    assert not code and 'network LlamaForCausalLM' in words, words
-    assert ' prism not with this model: this policy needs a quality head' in words
-    assert ' llada-low-confidence not' not in words
-
 @pytest.mark.parametrize('name, facts', [
+    ('llada', 'network LlamaForCausalLM, prism not with this model: this policy needs a quality'),
     ('llada-moe', 'family llada LLaDAMoEModel, block none, reads all others, at each position'),
     ('llada2', 'mask 277, block 32, reads its block, and what is before, at each position'),
     ('fast-dllm-v2', 'block 32, predicts the next token'),
@@ -29,7 +23,8 @@ def test_a_model_of_the_transformers_library(root, capsys):
 def test_what_a_family_reads_and_predicts(root, capsys, name, facts):
     code, printed = said(capsys, 'info', root / 'tests' / 'golden' / name)
     words = ' '.join(printed.out.split())
-    assert not code and all(fact in words for fact in facts.split(', ')), words
+    assert not code and all(f' {fact}' in words for fact in facts.split(', ')), words
+    assert ' llada-low-confidence not' not in words
 
 def test_neither_a_policy_nor_a_model(refuses, tmp_path):
     refuses("the policy 'navira-onepass'?", 'info', 'navira-onepas')

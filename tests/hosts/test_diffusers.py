@@ -59,6 +59,17 @@ def test_block_refinement_is_the_scheduler_of_diffusers(net, n, threshold, edit)
     ours = piped(net, NaviraScheduler('block-refinement', how), num_inference_steps=n)
     assert torch.equal(ours, theirs)
 
+@pytest.mark.parametrize('pads', [slice(0, 4), slice(5, 9)], ids=['left', 'right'])
+def test_padding_of_a_shorter_prompt_is_not_read(net, pads):
+    "Since 0.42 the pipeline hides it (diffusers#13598); without the mask the network reads it"
+    ids, hidden = PROMPT.repeat(2, 1), torch.ones(2, 9, dtype=torch.long)
+    hidden[0, pads] = 0
+    def written(pad, **how):
+        mine = ids.clone()
+        mine[0, pads] = pad
+        return piped(net, NaviraScheduler('remdm-conf'), mine, num_inference_steps=8, **how)
+    assert torch.equal(written(30, attention_mask=hidden), written(35, attention_mask=hidden))
+    assert not torch.equal(written(30), written(35))
 
 @pytest.mark.parametrize('name', ['remdm-conf', 'entropy-remask'])
 def test_a_finished_text_no_longer_changes(net, name):

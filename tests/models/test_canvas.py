@@ -1,10 +1,10 @@
 """DiffusionGemma (nbs/models/canvas): logits and texts of transformers' own class, its text part
 alone, canvases that begin after the prompt."""
-import json, re, shutil, warnings
+import re, warnings
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import DiffusionGemmaForBlockDiffusion
 
 import navira
@@ -14,28 +14,15 @@ from navira.state import State
 from helpers.checkpoints import refused
 from helpers.sample_api import says
 
-C, MASK, END = 6, 288, 276
+NAME, C, MASK, END = 'diffusion-gemma', 6, 288, 276
 VISION = 'model.encoder.vision_tower.patch_embedder.input_proj.weight'
 
 @pytest.fixture
-def folder(golden): return golden / 'diffusion-gemma'
+def folder(golden): return golden / NAME
 
 def loaded(folder, **how):
     with pytest.warns(UserWarning, match='16 tensors of its vision part'):
         return navira.load(folder, **how)
-
-@pytest.fixture
-def copied(folder, tmp_path):
-    "The folder with some fields of its config.json changed, and some tensors changed, or away"
-    def make(tensors=(), **fields):
-        out = shutil.copytree(folder, tmp_path / 'copy', dirs_exist_ok=True)
-        config = json.loads((folder / 'config.json').read_text()) | fields
-        (out / 'config.json').write_text(json.dumps(config))
-        weights = load_file(folder / 'model.safetensors') | dict(tensors)
-        weights = {k: w for k, w in weights.items() if w is not None}
-        save_file(weights, out / 'model.safetensors', metadata=dict(format='pt'))
-        return out
-    return make
 
 @torch.inference_mode()
 def gaps(model, folder):
@@ -73,10 +60,11 @@ def test_no_tensor_may_be_left_out_or_over(folder, copied):
         if 'vision' in name: continue
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
-            refused(copied({name: None}), 'Missing')
+            refused(copied(NAME, {name: None}), 'Missing')
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        refused(copied({'model.audio_tower.weight': torch.ones(2)}), 'unexpected: model.audio')
+        more = {'model.audio_tower.weight': torch.ones(2)}
+        refused(copied(NAME, more), 'unexpected: model.audio')
 
 def test_its_vision_part_may_be_away_and_is_never_held(folder, copied):
     "A folder without it, as quantised ones are, loads without a warning."
@@ -85,7 +73,7 @@ def test_its_vision_part_may_be_away_and_is_never_held(folder, copied):
     weights = load_file(folder / 'model.safetensors')
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        bare = copied({k: None for k in weights if 'vision' in k}, vision_config=None)
+        bare = copied(NAME, {k: None for k in weights if 'vision' in k}, vision_config=None)
         assert (gaps(navira.load(bare), folder) < 1e-4).all()
 
 def test_saved_again(folder, tmp_path):

@@ -305,28 +305,25 @@ def test_weights_of_more_than_twice_the_memory_are_not_read(golden, monkeypatch)
     with says(ValueError, 'a2d-llama', 'GB', '1e-06 GB', 'device_map='): load(golden/'a2d-llama')
     with says(ValueError, 'GB of memory are free on cpu'): load()
 
-def in_eight_bits(golden, tmp_path, kind):
+def in_eight_bits(golden, copied, kind):
     "Packed as it is read, by another package, or in the file, by the transformers library itself"
     if kind == 'quanto':
         pytest.importorskip('optimum.quanto')
         how = transformers.QuantoConfig(weights='int8')
         return load(golden/'a2d-llama', quantization_config=how)
     pytest.importorskip('transformers.integrations.gemma_quant')
-    folder, packed = shutil.copytree(golden/'a2d-llama', tmp_path/'packed'), {}
-    for name, w in load_file(folder/'model.safetensors').items():
-        if name.endswith('_proj.weight'):
-            layer, scale = name.removesuffix('weight'), w.abs().amax(1, keepdim=True) / 127
-            packed |= {f'{layer}{k}put_activation_scale': torch.tensor(0.) for k in ('in', 'out')}
-            packed[f'{layer}weight_scale'], w = scale, (w / scale).round().to(torch.int8)
-        packed[name] = w
-    save_file(packed, folder/'model.safetensors', metadata=dict(format='pt'))
-    changed(folder/'config.json', quantization_config=dict(
-        quant_method='gemma', num_bits=8, modules_to_not_convert=['lm_head']))
-    return load(folder)
+    packed = {}
+    for name, w in load_file(golden/'a2d-llama'/'model.safetensors').items():
+        if not name.endswith('_proj.weight'): continue
+        layer, scale = name.removesuffix('weight'), w.abs().amax(1, keepdim=True) / 127
+        packed |= {f'{layer}{k}put_activation_scale': torch.tensor(0.) for k in ('in', 'out')}
+        packed |= {f'{layer}weight_scale': scale, name: (w / scale).round().to(torch.int8)}
+    return load(copied('a2d-llama', packed, quantization_config=dict(
+        quant_method='gemma', num_bits=8, modules_to_not_convert=['lm_head'])))
 
 @pytest.mark.parametrize('kind', ['gemma', 'quanto'])
-def test_in_eight_bits_it_writes_with_a_cache_and_a_second_pass(golden, tmp_path, kind):
-    plain, packed = load(golden/'a2d-llama'), in_eight_bits(golden, tmp_path, kind)
+def test_in_eight_bits_it_writes_with_a_cache_and_a_second_pass(golden, copied, kind):
+    plain, packed = load(golden/'a2d-llama'), in_eight_bits(golden, copied, kind)
     x = torch.tensor([[5, 6, 7]])
     a, b = (m.hidden(x).detach() for m in (plain, packed))
     assert 0 < (a - b).abs().max() < .1 * a.abs().max()
