@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from navira.sampler.registry import policies
+from navira.sampler.registry import policies, policy
 
 sys.path.insert(0, str(Path(__file__).parents[1]/'benchmarks'))
 from step_cost import counts, logits_are_enough  # noqa: E402
@@ -14,7 +14,7 @@ NEAR = ('backbone', 'prism', 'prism-stochastic', 'navira-det', 'navira', 'navira
         'navira-sigmoid', 'navira-piecewise', 'mdlm', 'llada-random', 'llada-low-confidence',
         'dream-origin', 'dream-maskgit-plus', 'dream-topk-margin', 'dream-entropy', 'remdm-cap',
         'remdm-rescale', 'remdm-switch', 'remdm-loop', 'remdm-conf')
-OTHERS = 'info-gain', 'entropy-bound', 'ddim', 'remdm-uniform'   # whole tries; uniform noise
+OTHERS = 'entropy-bound', 'ddim', 'remdm-uniform'       # for models of uniform noise
 
 @pytest.mark.parametrize('name', NEAR)
 def test_a_step_launches_little_and_waits_seldom(name):
@@ -31,4 +31,3 @@ def test_more_texts_cost_no_more_launches():
     for name in ('navira', 'llada-low-confidence', 'remdm-cap'):
         one, many = counts(name, 1, 64, 16), counts(name, 8, 64, 16)
         assert many[0] <= one[0] + 12 and many[1] <= one[1] + 1, name
-
