@@ -7,45 +7,19 @@ import torch
 
 import navira
 from navira.core import (
-    needs_quality, n_unmask, nothing, Policy, random_order, Step, TopK, unmask_until)
+    needs_quality, n_unmask, nothing, random_order, Step, TopK)
 from navira.decoupling import navira_det
 from navira.peers.blocks import Within
-from navira.prism import backbone, low_quality, prism
+from navira.prism import low_quality, prism
 from navira.sampler.draws import TokenSampler
 from helpers.peers import WITHOUT_CRITIC
 from helpers.sample_api import says
-from toys import small_lm, Tiny
+from toys import small_lm
 
 L, MASK = 12, 10
 def text(model, policy): return navira.sample(model, policy, 12, 3, 0, L, [[1, 2, 3]])
 
-# ---- a score asks for what it likes
-
-WANTS = dict(     # where a score asks for logits, [B, L]
-    everywhere=lambda st, where: torch.ones_like(where), prompt=lambda st, where: st.fixed,
-    other_rows=lambda st, where: ~where.any(1, keepdim=True) & st.masked)
-PARTS = [(backbone(), 'unmask')] + [(rule(eta=.3, on=0.), part) for rule in (prism, navira_det)
-                                    for part in ('unmask', 'remask')]
-
-@pytest.mark.parametrize('wants', WANTS)
-def test_a_score_may_ask_for_any_logits_of_any_row(wants, one_thread):
-    """It gets the right numbers, the texts are those of the score that does not ask, and it is
-    never cheaper"""
-    for rule, part in PARTS:
-        inner, seen, models = vars(rule)[part], [], (Tiny(L, 5), Tiny(L, 5))
-        def curious(st, p, where):
-            at = WANTS[wants](st, where)
-            if at.any(): seen.append((p.x, at, p.logits(at), p.quality(torch.ones_like(where))))
-            return inner.score(st, p, where)
-        rules = rule, replace(rule, **{part: replace(inner, score=curious)})
-        a, b = (navira.sample(m, r, 12, 3, 4, L, [[1], [1, 2, 3], [4, 0] * 3])
-                for m, r in zip(models, rules))
-        assert torch.equal(a.tokens, b.tokens) and (b.n_forward >= a.n_forward).all()
-        assert b.n_forward.sum() == sum(models[1].rows)
-        for x, at, logits, quality in seen:
-            p = Tiny(L, 5)(x)
-            torch.testing.assert_close(logits, p.logits(at))
-            torch.testing.assert_close(quality, p.quality())
+# ---- scores and draws
 
 class Zeros(TokenSampler):
     "Writes token 0 everywhere, whatever it is given."
@@ -114,10 +88,3 @@ def test_a_quality_that_is_no_number_ends_the_run(name):
     with says(ValueError, 'quality', 'diverged'): navira.sample(model, name, 24, 16, length=L)
 
 
-def test_whole_numbers_rank_and_a_count_of_yours_gets_plain_steps():
-    def leftmost(st, p, where): return -torch.arange(st.x.shape[1]).expand(st.x.shape)
-    def late(N, i, T): return N if i + 1 == T else N // T * (i + 1)
-    seen, policy = [], Policy(unmask=TopK(leftmost, unmask_until(late)))
-    out = navira.sample(Tiny(8, 4), policy, 4, 2, trace=True)
-    for x in out.trace.x: seen += [(row != 4).int().diff().max().item() for row in x]
-    assert max(seen) <= 0                      # what is written is always a prefix

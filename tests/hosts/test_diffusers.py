@@ -85,8 +85,7 @@ def test_a_finished_text_no_longer_changes(net, name):
 
 def test_settings_and_policies_that_would_have_no_effect_are_refused(net):
     scheduler, masks = NaviraScheduler('remdm-conf'), torch.full((1, B), MASK, dtype=torch.int32)
-    for more in dict(temperature=.5), dict(top_p=.9), dict(threshold=.9), dict(top_k=3):
-        with pytest.raises(ValueError, match=f'{[*more][-1]}='): piped(net, scheduler, **more)
+    with pytest.raises(ValueError, match='top_k='): piped(net, scheduler, top_k=3)
     logits = torch.zeros(1, B, V)
     with pytest.raises(ValueError, match='mask_token_id'): scheduler.step(logits, 0, masks)
     with pytest.raises(ValueError, match='budget'):

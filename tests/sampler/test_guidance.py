@@ -73,8 +73,6 @@ def test_what_stays_as_it_is():
     (['suppress=99', 'at most 10'], lambda m: constrained(m, suppress=[99])),
     (['no tokenizer', 'token ids'], lambda m: constrained(m, allowed='a')),
     (['min_new_tokens=-1'], lambda m: constrained(m, min_new_tokens=-1)),
-    (['text 0, position 4'],
-     lambda m: sample(constrained(m, allowed=lambda i: 10 if i == 4 else None), 'mdlm', 8)),
     (['text 1, position 3'],                            # the end alone, and too early for it
      lambda m: sample(constrained(m, allowed=lambda i: 2 if i == 3 else None, min_new_tokens=1),
                       'mdlm', 8, prompt=[[3], [3, 4, 5]], length=6)),

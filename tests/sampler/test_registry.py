@@ -9,7 +9,7 @@ import frozen
 from navira.core import Flip, Policy, random_choice, random_order, TopK
 from navira.peers.blocks import Within
 from navira.sampler.registry import (
-    about, CARD, choices, meanings, parameters, policies, policy, split_typed)
+    about, CARD, choices, meanings, parameters, policies, policy)
 
 NAMES = sorted(policies())
 OLD = frozen.read()
@@ -52,5 +52,3 @@ def test_every_text_has_choices():
                 policy(name, **{k: offered[-1][:-1]})
     assert n > 12
 
-def test_a_plus_sign_separates_hyper_parameters_but_no_number():
-    assert split_typed('x: a=1e+5 + b=+2;c=d+e') == ('x', [' a=1e+5 ', ' b=+2', 'c=d+e'])

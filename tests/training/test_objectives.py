@@ -118,15 +118,6 @@ def test_a_batch_without_masks_or_with_masks_alone_has_a_finite_loss(written, he
         noise[0] = z
         assert all(v.isfinite() for v in objective(x, *noise).values())
 
-def test_drafts_are_drawn_without_dropout_and_learned_from_with_it():
-    model, asked = moved(tiny_model(dropout=.5)), []
-    objective = objectives.prism_loss(model, fill=3)
-    noise = objective.noise(texts(), keyed(0, 0, 1))
-    model.register_forward_pre_hook(lambda m, args: asked.append((m.backbone.training, args[0])))
-    first, second = (objective(texts(), *noise)['loss'].item() for _ in range(2))
-    half = len(asked) // 2
-    assert [t for t, _ in asked[:half]] == [False] + [True] * (half - 1) and first != second
-    assert asked[1][1].equal(asked[half + 1][1])      # what is judged
 
 def test_drafts_take_no_gradient_away_under_autocast():
     "Autocast keeps the weights that it has cast, also where no gradient was wanted."

@@ -15,7 +15,7 @@ from navira.training.measures import evaluate_nelbo
 from navira.training.train import train
 from navira.training.recipe import tokens_of
 from navira.training.settings import (
-    AdaptConfig, CriticConfig, FinetuneConfig, read_config)
+    AdaptConfig, CriticConfig, FinetuneConfig)
 from helpers.sample_api import says
 from helpers.training import (  # noqa: F401
     assert_same, assert_same_weights, home, lines, losses, nano, one_thread, trained)
@@ -32,17 +32,14 @@ def networks(trained, pytestconfig):
     return dict(trained=trained / 'model', llada=tests / 'golden' / 'llada',
                 bert=tests / 'golden' / 'bert', llama=tests / 'pretrained' / 'llama')
 
-def tune(home, model, out, stop=None, **kw):
-    given = dict(data=str(home), model=str(model), out=str(out)) | STEPS
-    return train(FinetuneConfig(**given | kw), progress=False, stop=stop)
+def training(config, usual):
+    def run(home, model, out, stop=None, **kw):
+        given = dict(data=str(home), model=str(model), out=str(out)) | usual | kw
+        return train(config(**given), progress=False, stop=stop)
+    return run
 
-def adapted(home, model, out, stop=None, **kw):
-    cfg = AdaptConfig(data=str(home), model=str(model), out=str(out), **ADAPT | kw)
-    return train(cfg, progress=False, stop=stop)
-
-def criticised(home, model, out, stop=None):
-    cfg = CriticConfig(data=str(home), model=str(model), out=str(out), steps=6, blocks=1, **FEW)
-    return train(cfg, progress=False, stop=stop)
+tune, adapted = training(FinetuneConfig, STEPS), training(AdaptConfig, ADAPT)
+criticised = training(CriticConfig, dict(steps=6, blocks=1) | FEW)
 
 KINDS = {     # what is trained, from which network, with which settings
     'a head': (tune, 'trained', {}), 'a critic': (criticised, 'trained', {}),
@@ -105,16 +102,6 @@ def test_the_first_stage_moves_the_head_alone(networks, whole):
     assert all(k.startswith('quality.') for k in checkpoint(folder.parent / 'head')['model'])
     assert not all(map(torch.equal, base.state_dict().values(), model.state_dict().values()))
     assert [s['name'] for s in record(folder)['stages']] == ['train', 'head', 'joint']
-
-def test_a_run_keeps_the_parameters_of_its_objective(home, tmp_path, networks):
-    tune(home, networks['trained'], tmp_path, stop=1, hyper=dict(fill=3))
-    with says(ValueError, 'fill: 3 there, 4 now'):
-        tune(home, networks['trained'], tmp_path, hyper=dict(fill=4))
-    assert train(read_config(FinetuneConfig, out=tmp_path), progress=False, stop=2) == tmp_path
-
-def test_minutes_shorten_both_stages(home, tmp_path, networks):
-    folder = tune(home, networks['trained'], tmp_path, minutes=1e-4)
-    assert all(s['steps'] < 4 for s in record(folder)['stages'][1:])
 
 def test_self_correction_leaves_a_head_behind_and_takes_a_new_one(home, tmp_path, whole):
     second = tune(home, whole('a head'), tmp_path / 'b', objective='proseco')
