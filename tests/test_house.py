@@ -118,3 +118,8 @@ def test_the_installed_wheel_brings_what_the_repository_has(tmp_path):
 
 def test_the_embedded_models_are_small():
     assert sum(p.stat().st_size for p in (root/'navira'/'weights').rglob('*.*')) <= 60e6
+
+def test_the_makefile_names_tests_that_exist():
+    "One that does not would end the stage with no test run"
+    named = re.findall(r'\btests/[\w/]+(?:\.py)?', (root/'Makefile').read_text('utf-8'))
+    assert named and not [f for f in named if not (root/f).exists()]

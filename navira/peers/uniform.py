@@ -25,7 +25,7 @@ from .adaptive import AtLeast, excess
 from .correctors import lead
 
 # %% auto #0
-__all__ = ['Anew', 'entropy_bound', 'ddim', 'remdm_uniform']
+__all__ = ['entropy_bound', 'ddim', 'remdm_uniform']
 
 # %% ../../nbs/peers/uniform.ipynb #uni-raw
 class RawPass(Pass):
@@ -69,6 +69,7 @@ class Anew(Step):
         return after.next(p.cost).remember(ended=ended | ends, n_same=n_same, best=best,
                                            temperature=warm)
 
+# %% ../../nbs/peers/uniform.ipynb #uni-ebp
 @register('entropy-bound', scores='entropy at the temperature of the step', never='nothing',
           selects='longest prefix with sum - max of entropies within gamma; masks all others',
           exact='heuristic', source='DiffusionGemma, arXiv 2608.00146, transformers and diffusers')
