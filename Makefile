@@ -25,7 +25,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # numbers of two ways to compute them.
 PLAIN_avx2    := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 PLAIN_default := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
-EQUAL := tests/models tests/sampler/test_caching.py tests/sampler/test_passes.py $(patsubst %,tests/test_%.py,core diffusion frozen near_ties)
+EQUAL := tests/models tests/sampler/test_caching.py tests/sampler/test_passes.py tests/peers/test_uniform.py \
+	tests/test_core.py tests/test_frozen.py tests/test_near_ties.py
 
 INI := settings.ini setup.py pyproject.toml constraints.txt tools/requirements.py
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
