@@ -71,13 +71,16 @@ def compare_command(
     net = navira.load(model, 'auto', dtype=dtype, head=head, mask_id=mask_id, shift=shift)
     usual = TEXT if net.has_quality else ['backbone', USUAL[False]]
     labels = names or usual
-    if labels == ['all']: labels = [k for k in navira.policies() if not why_not(net, k)]
     budgets, n = budgets or ('8,27' if task else '16,64'), n or (72 if task else 12)
+    asked = [*map(value, budgets.split(','))]
+    if labels == ['all']:
+        least = min((F for F in asked if isinstance(F, int)), default=0)
+        labels = [k for k in navira.policies() if not why_not(net, k, least)]
     check_int('-n', n, 8, 'an interval needs')
     settings = dict(model=model, prompt=prompt, task=task, real=real, batch_size=batch_size)
     grid = read_sweep(settings | dict(
         entries=[*map(entry, labels)], n=n, seeds=[seed], reference=reference,
-        budgets=[*map(value, budgets.split(','))], metrics=['entropy', 'perplexity']))
+        budgets=asked, metrics=['entropy', 'perplexity']))
     keys = [c.key for c in cells(grid)]
     if reference != 'none': loaded(reference)     # before any work
     kind = digest([*settings.values(), str(head), mask_id, shift, dtype])

@@ -32,10 +32,14 @@ def typed_policy(label: str | None, net=None) -> tuple: # None: the usual of `ne
     name, pairs = split_typed(label)
     return label, navira.policy(name, **hypers(pairs))
 
-def why_not(net, name: str) -> str: # '' if the model runs the policy
+def why_not(net, name: str, budget: int | None = None) -> str: # '' if the model runs the policy
     import navira
+    from navira.sampler.budgets import check_budget
     from navira.sampler.requests import check_fits
-    try: check_fits(net, navira.policy(name))
+    try:
+        rule = navira.policy(name)
+        check_fits(net, rule)
+        if budget is not None: check_budget(rule, budget)
     except (ValueError, OSError) as e: return str(e)
     return ''
 

@@ -21,6 +21,6 @@ def coupling(rule: Policy) -> str:
         return ', then '.join(k for k in phases if k != NOTHING) or NOTHING
     replaced = rule.step.in_place
     if replaced is True: return 'replaced in place'
-    if rule.remask is nothing: return NOTHING
+    if rule.remask is nothing and not replaced: return NOTHING
     kind = 'decoupled' if rule.decoupled else 'coupled'
     return f'{kind}, {replaced} is replaced in place' if replaced else kind

@@ -45,7 +45,7 @@ class Anew(Step):
     cold: float
     stable: int # steps
     sure: float # nats
-    in_place = True
+    in_place = 'what stays'
 
     def __call__(self, policy, st, model, watch):
         ended = st.memory.get('ended', st.fixed.all(1))
@@ -142,7 +142,7 @@ class Bridge(Step):
     k: int = 1 # tokens that one redraws
     selection: str = 'margin' # of `unlikely`
     tau: float = 1. # temperature of the choice
-    in_place = True
+    in_place = 'what stays'
 
     def steps(self, policy, budget, n_free): # T
         return (budget + self.corrector_steps) // (1 + self.corrector_steps)

@@ -68,7 +68,8 @@ def test_a_rule_says_whether_it_reads_qualities(name):
 # above 1 without being whole
 MORE_THAN_ONE = {'temperature', 'loop_temperature', 'choice_temperature', 'alg_temp', 'noise',
                  'tau', 'tau_max', 'gamma', 'kl', 'A', 'penalty', 'epsilon', 'perturbation',
-                 'alpha', 'lam', ('p2', 'eta'), ('navira-sigmoid', 'k'),
+                 'alpha', 'lam', 'hot', 'cold', ('entropy-bound', 'sure'), ('p2', 'eta'),
+                 ('navira-sigmoid', 'k'),
                  ('navira-sigmoid-changed', 'k'), ('navira-onepass-sigmoid', 'k')}
 
 def numbers_of(name):

@@ -5,7 +5,9 @@ import torch
 import frozen
 from navira.core import step
 from navira.peers.survey import coupling
+from navira.peers.uniform import Bridge
 from navira.sampler.registry import policy
+from navira.sampler.renoise import renoised
 from navira.sampler.budgets import n_steps
 from helpers.peers import started
 
@@ -17,7 +19,8 @@ def seen(rule, F=16):
         if (before.committed & clean.committed & (clean.x != before.x)).any(): found.add('replaced')
         if (clean.committed & (after.x != clean.x)).any(): found.add('replaced')
         if (before.committed & clean.masked).any(): found.add('masked')
-    while st.i < st.n: st = step(rule, st, frozen.net, watch)
+    net = renoised(frozen.net) if isinstance(rule.step, Bridge) else frozen.net
+    while st.i < st.n: st = step(rule, st, net, watch)
     return found
 
 LABELS = {'nothing remasked': set(), 'coupled': {'masked'}, 'decoupled': {'masked'},
