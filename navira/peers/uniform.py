@@ -143,6 +143,7 @@ class Bridge(Step):
     selection: str = 'margin' # of `unlikely`
     tau: float = 1. # temperature of the choice
     in_place = 'what stays'
+    needs = 'a network of uniform noise'
 
     def steps(self, policy, budget, n_free): # T
         return (budget + self.corrector_steps) // (1 + self.corrector_steps)
