@@ -72,6 +72,7 @@ class Denoiser:
     has_quality: bool = False           # do its passes rate tokens?
     noise: str = 'mask'                 # 'uniform': trained on random tokens, it has no mask
     timed: bool = False                 # does a call take a time, [B], after the ids?
+    p_uniform: float = 0.               # GIDD's share of random tokens in training, beside masks
     device = torch.device('cpu')        # where ids go
     tokenizer: Any = None               # of the tokenizers library, for texts
     text_tokenizer: Any = None          # of the transformers library, for conversations

@@ -271,7 +271,7 @@ class MaskedLM(LanguageModel):
         self.length, self.mask_id = config.model_length, config.mask_id
         self.vocab_size, self.n_blocks = config.vocab_size, config.n_blocks
         self.boxes = config.boxes
-        self.timed = config.p_uniform is not None
+        self.timed, self.p_uniform = config.p_uniform is not None, config.p_uniform or 0.
         if config.boxes: self.shortest = self.length
         # ids without a token, in a vocabulary that is padded for speed
         if tokenizer: self.suppress = tuple(

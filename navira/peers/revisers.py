@@ -236,7 +236,8 @@ class UntilSettled(Step):
     "The common step, in rows where the last one changed something."
     def __call__(self, policy, st, model, watch):
         live = st.memory.get('live', torch.ones_like(st.x[:, 0], dtype=torch.bool))
-        p = Pass(model, st, policy.draw, lambda: live)
+        def later(): return live if st.i + 1 < st.n else st.masked.any(1)
+        p = Pass(model, st, policy.draw, later)
         T = pick(policy.remask, st, p, st.committed & live[:, None])
         after = finish(policy, st, p, st.store_quality(p).remask(T), p, watch)
         return after.remember(live=live & (after.x != st.x).any(1))

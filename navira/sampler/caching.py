@@ -103,6 +103,7 @@ class Cached(Denoiser):
 
         self.mask_id, self.length, self.vocab_size = model.mask_id, model.length, model.vocab_size
         self.timed, self.n_blocks = model.timed, model.n_blocks
+        self.p_uniform = model.p_uniform
 
     # a model whose passes are whole
     def at(self, *st: Any) -> Denoiser: return self.model.at(*st)

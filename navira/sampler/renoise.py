@@ -84,8 +84,9 @@ def running(name: str) -> Any: # a method of `Holding`
 
 for name in ('__call__', 'attending', 'embedded', 'shadow', 'partial'):
     setattr(Holding, name, running(name))
-for name in ('mask_id length shortest vocab_size has_quality noise timed device tokenizer suppress '
-             'text_tokenizer boxes ragged shift passes n_blocks block canvas').split():
+for name in ('mask_id length shortest vocab_size has_quality noise timed p_uniform device '
+             'tokenizer suppress text_tokenizer boxes ragged shift passes n_blocks block '
+             'canvas').split():
     setattr(Holding, name, property(attrgetter(f'model.{name}')))
 
 # %% ../../nbs/sampler/renoise.ipynb #ren-loo

@@ -153,3 +153,17 @@ def test_tokens_that_are_shown_change_with_the_step_or_never():
         assert all(torch.equal(seen[0], s) for s in seen) != fresh
     assert guided(renoised(net), 1.)(torch.tensor([[0, V, V, V, V, V]])).logits(
         (torch.tensor([0]), torch.tensor([1]))).isfinite()[0, :V].all()
+
+def test_gidd_takes_its_noise_and_times_from_the_model():
+    def ran(**config):
+        net, times, x = small_lm(quality_blocks=None, **config), [], torch.full((2, 12), 10)
+        net.register_forward_pre_hook(lambda net, args: times.extend(args[1:]))
+        after = states(policy('gidd'), net, x, 4, Noise(0, torch.arange(2)))
+        texts = torch.stack([x, *(st.x for st in after)])
+        changed = (texts[:-1] != 10) & (texts[:-1] != texts[1:])
+        return texts, changed, [t.tolist() for t in times]
+    texts, changed, times = ran(p_uniform=.4)
+    assert sum(times, []) == pytest.approx([1 - 1e-4] * 2 + [.75] * 2 + [.5] * 2 + [.25] * 2)
+    masked = texts[1:] == 10
+    assert (changed & masked).any() and (changed & ~masked).any() and (texts[-1] != 10).all()
+    assert not ran()[1].any()                                             # masks alone
