@@ -19,10 +19,23 @@ from ..base.files import guarded
 from ..base.runs import atomic_folder
 from .checkpoints import read_json
 from .families import load_family, open_network, started
-from .transformers import LinearQuality, TransformersLM
+from .layers import in_full, zero_
+from .transformers import TransformersLM
 
 # %% auto #0
 __all__ = []
+
+# %% ../../nbs/models/adapter.ipynb #6af8ff1a
+class LinearQuality(nn.Module):
+    "Hidden states `[..., D]` to quality logits `[...]`: PRISM's head for LLaDA (arXiv 2510.01384)."
+    def __init__(
+        self,
+        dim: int, # D
+    ):
+        super().__init__()
+        self.linear = zero_(nn.Linear(dim, 1))
+
+    def forward(self, h: Tensor) -> Tensor: return in_full(self.linear, h)[..., 0]
 
 # %% ../../nbs/models/adapter.ipynb #3a6be150
 def with_lora(

@@ -25,7 +25,7 @@ from ..base.checks import check_int
 from ..base.files import uncut
 from .kv_cache import Part
 from .dit import EDIT, HiddenForward, LanguageModel
-from .layers import full, in_full, keep, zero_
+from .layers import full, keep
 
 # %% auto #0
 __all__ = ['wrap', 'mask_of', 'check_net']
@@ -77,18 +77,6 @@ class TransformersForward(HiddenForward):
 
     def _quality(self) -> Tensor: # [B, L]
         return super()._quality() if self.model.quality is None else self.model.quality(self.h)
-
-# %% ../../nbs/models/transformers.ipynb #6af8ff1a
-class LinearQuality(nn.Module):
-    "Hidden states `[..., D]` to quality logits `[...]`: PRISM's head for LLaDA (arXiv 2510.01384)."
-    def __init__(
-        self,
-        dim: int, # D
-    ):
-        super().__init__()
-        self.linear = zero_(nn.Linear(dim, 1))
-
-    def forward(self, h: Tensor) -> Tensor: return in_full(self.linear, h)[..., 0]
 
 # %% ../../nbs/models/transformers.ipynb #1d570488
 PART: ContextVar[Part | None] = ContextVar('part', default=None)    # of this thread's pass
@@ -204,12 +192,8 @@ class TransformersLM(LanguageModel):
             more = dict(position_ids=places, attention_mask=self.added(read, at))
         return self.body(x, **more)
 
-    def ordered(
-        self,
-        masked: Tensor, # [B, L] bool
-        at: Tensor,     # [L] int64: positions
-    ) -> Tensor: # [B, 1, L, L] or [1] bool
-        "What each token reads of a text with these masks, apart from blocks."
+    def ordered(self, masked: Tensor, at: Tensor) -> Tensor: # [B, L] bool, positions [L]
+        "[B, 1, L, L] or [1] bool: what each token reads of a text, apart from blocks."
         if self.observed_first:       # what is before it, once all masks are moved to the end
             order = at + len(at) * masked
             return (order[:, None] <= order[:, :, None])[:, None]

@@ -10,7 +10,8 @@ from transformers import LlamaForCausalLM
 import navira
 from navira.models.dit import MaskedLM, with_head
 from navira.models.families import pretrained
-from navira.models.transformers import LinearQuality, wrap
+from navira.models.adapter import LinearQuality
+from navira.models.transformers import wrap
 from helpers.checkpoints import refused
 from helpers.metrics import unshipped  # noqa: F401
 from helpers.peers import WITHOUT_CRITIC

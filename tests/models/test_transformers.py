@@ -5,7 +5,8 @@ import torch
 from transformers import FNetConfig, FNetForMaskedLM
 
 import navira
-from navira.models.transformers import LinearQuality, wrap
+from navira.models.adapter import LinearQuality
+from navira.models.transformers import wrap
 from helpers.checkpoints import M, NETS, SIZE, V, wrapped
 from helpers.sample_api import says
 
