@@ -155,10 +155,10 @@ def test_tokens_that_are_shown_change_with_the_step_or_never():
         (torch.tensor([0]), torch.tensor([1]))).isfinite()[0, :V].all()
 
 def test_gidd_takes_its_noise_and_times_from_the_model():
-    def ran(**config):
+    def ran(how={}, **config):
         net, times, x = small_lm(quality_blocks=None, **config), [], torch.full((2, 12), 10)
         net.register_forward_pre_hook(lambda net, args: times.extend(args[1:]))
-        after = states(policy('gidd'), net, x, 4, Noise(0, torch.arange(2)))
+        after = states(policy('gidd', **how), net, x, 4, Noise(0, torch.arange(2)))
         texts = torch.stack([x, *(st.x for st in after)])
         changed = (texts[:-1] != 10) & (texts[:-1] != texts[1:])
         return texts, changed, [t.tolist() for t in times]
@@ -166,4 +166,5 @@ def test_gidd_takes_its_noise_and_times_from_the_model():
     assert sum(times, []) == pytest.approx([1 - 1e-4] * 2 + [.75] * 2 + [.5] * 2 + [.25] * 2)
     masked = texts[1:] == 10
     assert (changed & masked).any() and (changed & ~masked).any() and (texts[-1] != 10).all()
-    assert not ran()[1].any()                                             # masks alone
+    for how in {}, dict(top_p=.5), dict(top_k=1), dict(temperature=0.):      # masks alone
+        assert not ran(how)[1].any() and (ran(how)[0][-1] != 10).all()
