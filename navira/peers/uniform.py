@@ -76,7 +76,7 @@ class Anew(Step):
           exact='heuristic', source='DiffusionGemma, arXiv 2608.00146, transformers and diffusers')
 def entropy_bound(
     gamma: float = .1, # nats that a step may lose
-    hot: float = .8, # temperature of the first step, a factor beside `temperature`
+    hot: float = .8, # temperature of the first step, times `temperature`
     cold: float = .4, # temperature that the last step comes near
     stable: int = 1, # steps that the likeliest tokens must have stayed; 0 does not ask
     sure: float = .005, # mean entropy of a finished text, in nats; 0 takes all steps
@@ -254,8 +254,8 @@ class Hybrid(Step):
             q = (r_s * ok).scatter_add(1, ids.expand_as(x), a_s * x) # alpha_s x + beta_s pi_s
             q[:, model.mask_id] = m_s
             by_noise = torch.where(z == model.mask_id, m_t - rho * m_s, r_t - rho * r_s)
-            q *= by_noise.clamp(min=0).expand_as(q).scatter_add(
-                1, z, torch.full_like(q[:, :1], rho))           # q(z_t | z_s)
+            own = rho * q.gather(1, z)                          # the token was no noise
+            q = (q * by_noise.clamp(min=0)).scatter_add(1, z, own)
             after = after.write(at, *TokenSampler()(q.log(), st.uniform('token')[at]))
         watch(policy, st, p, after.remask(st.masked), after)
         return after.next(p.cost)
